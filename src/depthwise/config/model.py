@@ -1,0 +1,136 @@
+"""The options of a model as plain data: no torch, no behaviour.
+
+A model is a width, a vocabulary and one or two stacks. An encoder alone classifies, tags, answers or fills masks; a
+decoder alone is a language model; both together translate. Everything here can be written in YAML or JSON.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+MIXERS = ("attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average")
+KERNEL_NORMALIZATIONS = (
+    "none",
+    "softmax",
+    "sigmoid",
+    "tanh",
+    "l1",
+    "l2",
+    "square",
+    "abs",
+    "abs_l1",
+    "abs_l2",
+)
+NORMS = ("pre", "post", "none")
+ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
+POSITIONS = ("sinusoidal", "learned", "none")
+KERNEL_SOURCES = ("conv_input", "layer_input")
+TIED_EMBEDDINGS = ("all", "decoder", "none")
+POOLINGS = ("max_mean", "first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig:
+    """A stack of blocks on one side of a model. An encoder looks both ways (centred), a decoder only back (causal)."""
+
+    num_layers: int = 6
+    mixer: str = "attention"
+    """What moves information between positions: one of ``MIXERS``."""
+    num_heads: int = 8
+    """Heads of self- and cross-attention, and of the convolution unless ``kernel_heads`` says otherwise."""
+    ffn_width: int = 2048
+    """Inner width of the feed-forward sub-block (and of the one inside average attention)."""
+    kernel_sizes: tuple[int, ...] | None = None
+    """Kernel width of each layer; a single number serves all. For attention: the window, none means unlimited."""
+    kernel_heads: int | None = None
+    """Heads that share a convolution kernel (H); none means ``num_heads``."""
+    conv_width: int | None = None
+    """Channels of the convolution (C); none means the model's width."""
+    glu: bool = False
+    """Gate the in-projection of a convolution: ``a * sigmoid(b)``."""
+    kernel_normalization: str = "softmax"
+    """How kernel weights are normalised over their taps: one of ``KERNEL_NORMALIZATIONS`` (Wu et al. 2019, Table 6)."""
+    dropconnect: float = 0.0
+    """Probability of dropping an entry of the normalised kernel in training."""
+    dropconnect_shared: bool = False
+    """Draw one DropConnect mask per head and tap instead of one per row, position, head and tap."""
+    renormalize_padding: bool = False
+    """Divide the output of a convolution by the kernel mass that fell on real tokens."""
+    conv_bias: bool = False
+    """Add a bias per channel after the convolution."""
+    kernel_from: str = "conv_input"
+    """What predicts dynamic kernels: the projected convolution input (as published) or the input of the layer."""
+    norm: str = "post"
+    """Where layer norm sits: ``post`` (after the residual sum), ``pre`` (before the branch) or ``none``."""
+    final_norm: bool | None = None
+    """A last norm after the stack; none means: where ``norm`` is ``pre``."""
+    activation: str = "relu"
+    positions: str = "sinusoidal"
+    max_positions: int | None = 1024
+    """Longest sequence; none means no limit (not with learned positions)."""
+    dropout: float = 0.1
+    """Dropout on embeddings and on every residual branch."""
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    input_dropout: float = 0.0
+    """Dropout before the in-projection of a convolution."""
+
+    def kernel_size(self, layer: int) -> int | None:
+        """Kernel width (or attention window) of a layer; none where there is no limit."""
+        if self.kernel_sizes is None:
+            return None
+        return self.kernel_sizes[0 if len(self.kernel_sizes) == 1 else layer]
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveConfig:
+    """Embeddings and softmax in bands of falling width, for large vocabularies.
+
+    Grave et al. 2017 for the output, Baevski & Auli 2019 for the input. ``cutoffs`` are the ends of all bands but the
+    last; band b has width ``D / factor**b``.
+    """
+
+    cutoffs: tuple[int, ...]
+    factor: int = 4
+    tied_projections: bool = True
+    """Use the projections of the input bands for the output bands too."""
+    dropout: float = 0.0
+    """Dropout between the two matrices of an output band."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A whole model: at least one stack, its vocabulary and its embeddings."""
+
+    vocab_size: int
+    """Types of the target side (of the only side, where there is one)."""
+    source_vocab_size: int | None = None
+    """Types of the source side; none means ``vocab_size``."""
+    width: int = 512
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    tied_embeddings: str = "all"
+    """``all``: one matrix for encoder, decoder and output; ``decoder``: decoder input and output share; ``none``."""
+    scale_embedding: bool = True
+    """Multiply embeddings by the square root of the width."""
+    position_offset: int = 0
+    """Index of the first position (fairseq and RoBERTa count from padding id + 1)."""
+    adaptive: AdaptiveConfig | None = None
+    pooling: str = "max_mean"
+    """How a classifier sums up a sequence: ``max_mean`` (ReLU of max and mean over tokens) or ``first`` token."""
+    policy: dict[str, Any] | None = field(default=None)
+    """How depth is decided; none means that every token runs every block."""
+
+
+def as_dict(config: StackConfig | AdaptiveConfig | ModelConfig) -> dict[str, Any]:
+    """The options as nested dictionaries and lists, ready for YAML or JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, StackConfig | AdaptiveConfig):
+            return as_dict(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {option.name: plain(getattr(config, option.name)) for option in fields(config)}

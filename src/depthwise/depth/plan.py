@@ -1,0 +1,53 @@
+"""Which blocks run for which token, decided before the stack runs."""
+
+from dataclasses import dataclass
+
+import torch
+
+from depthwise.errors import InputError
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate on every residual branch of one block, for all (scalar), per row ``(B,)`` or per token ``(B, T)``.
+
+    ``run`` selects: where it is false the token leaves the block as it entered, bit for bit. ``weight`` multiplies the
+    branch. Either may be none; both together weigh the branch of those who run.
+    """
+
+    run: Bool[Tensor, "..."] | None = None
+    weight: Float[Tensor, "..."] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``run[n, b, t]`` says whether token t of row b runs block n; ``weight`` gives its branches a soft factor."""
+
+    run: Bool[Tensor, "N B T"]
+    weight: Float[Tensor, "N B T"] | None = None
+
+    @classmethod
+    def of_depths(cls, depths: Int[Tensor, "B T"], num_layers: int) -> "Plan":
+        """Every token runs its first ``depths[b, t]`` blocks and no more."""
+        if depths.device.type == "cpu" and bool(((depths < 0) | (depths > num_layers)).any()):
+            raise InputError(
+                f"depths go from 0 (padding) to {num_layers}, the number of layers; found {int(depths.min())} to "
+                f"{int(depths.max())}"
+            )
+        layers = torch.arange(num_layers, device=depths.device).view(-1, 1, 1)
+        return cls(layers < depths)
+
+    @property
+    def depths(self) -> Int[Tensor, "B T"]:
+        """How many blocks each token runs."""
+        return self.run.sum(0)
+
+    def gate(self, layer: int) -> Gate:
+        """The gate of one block."""
+        return Gate(self.run[layer], None if self.weight is None else self.weight[layer])
+
+    def num_layers_needed(self) -> int:
+        """One more than the last block that any token runs: beyond it nothing changes. Waits for the device once."""
+        wanted = self.run.flatten(1).any(1).nonzero()
+        return int(wanted.max()) + 1 if len(wanted) else 0

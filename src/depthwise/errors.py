@@ -1,0 +1,48 @@
+"""Everything that can go wrong through a user's doing, as one small tree.
+
+    DepthwiseError
+    ├── ConfigError            options that are unknown, contradictory or out of range; lists all of them
+    ├── InputError             a batch that the model cannot take; names the argument and the row
+    └── BackendUnavailable     a kernel back end was forced that cannot run here
+
+Each message is one clear sentence with the remedy. The command line turns any of these into exit code 1; ``assert`` is
+kept for mistakes of our own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class DepthwiseError(Exception):
+    """Root of all errors a user can cause and mend."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a configuration: where it is, what is wrong and what to write instead."""
+
+    option: str
+    message: str
+
+
+class ConfigError(DepthwiseError, ValueError):
+    """A configuration that cannot be built. ``problems`` holds every one found, not only the first."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        column = max((len(problem.option) for problem in self.problems), default=0)
+        lines = [f"  {problem.option:<{column}}  {problem.message}" for problem in self.problems]
+        super().__init__("\n".join([f"{source}: {count}", *lines]))
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, tuple[Problem, ...]]]:
+        return type(self), (self.source, self.problems)
+
+
+class InputError(DepthwiseError, ValueError):
+    """A batch that the model cannot take."""
+
+
+class BackendUnavailable(DepthwiseError, RuntimeError):
+    """A kernel back end was asked for by name but cannot run here."""

@@ -1,0 +1,54 @@
+"""Scaled dot-product attention over a memory, unlimited or within a window."""
+
+import torch
+from torch.nn import functional as F
+
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+def attend(
+    queries: Float[Tensor, "B H P d"],
+    keys: Float[Tensor, "B H L d"],
+    values: Float[Tensor, "B H L d"],
+    *,
+    causal: bool,
+    window: int | None = None,
+    valid: Bool[Tensor, "B L"] | None = None,
+    positions: Int[Tensor, "B P"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H P d"]:
+    """softmax(q k / sqrt(d)) v over the keys that a query may see      (Vaswani et al. 2017, eq. 1).
+
+    A query at step i (its entry in ``positions``; else queries are the last P steps) sees step j where
+    0 <= i - j < window (causal) or |i - j| <= (window - 1) / 2, and where j is no padding. It always sees itself, so
+    that padding, whose output nobody uses, stays finite.
+    """
+    num_queries, length = queries.shape[2], keys.shape[2]
+    everything = valid is None and window is None and (not causal or (positions is None and num_queries == 1))
+    if everything or (causal and valid is None and window is None and positions is None and num_queries == length):
+        return F.scaled_dot_product_attention(
+            queries, keys, values, dropout_p=dropout, is_causal=causal and not everything
+        )
+    steps = torch.arange(length, device=keys.device)
+    readers = steps[length - num_queries :].unsqueeze(0) if positions is None else positions
+    distance = readers.unsqueeze(-1) - steps
+    seen = (distance >= 0) if causal else torch.ones_like(distance, dtype=torch.bool)
+    if window is not None:
+        seen = seen & (distance < window if causal else distance.abs() <= (window - 1) // 2)
+    if valid is not None:
+        seen = seen & valid.unsqueeze(1)
+    seen = seen | (distance == 0)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen.unsqueeze(1), dropout_p=dropout)
+
+
+def attend_source(
+    queries: Float[Tensor, "B H P d"],
+    keys: Float[Tensor, "B H S d"],
+    values: Float[Tensor, "B H S d"],
+    *,
+    valid: Bool[Tensor, "B S"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H P d"]:
+    """Attention of every query over the real tokens of another sequence."""
+    mask = None if valid is None else valid[:, None, None, :]
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)

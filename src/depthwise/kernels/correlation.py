@@ -1,0 +1,114 @@
+"""Sums over taps with given weights: the arithmetic that light and dynamic convolution share.
+
+Every function here computes
+
+    y[b, p, c] = sum_k weight[b, p, head(c), k] * x[b, t(p) - left + k, c],      x = 0 outside the sequence,
+
+where ``head(c) = c // (C / H)`` (contiguous blocks of channels) and ``t(p) = p`` or the p-th entry of ``positions``.
+Axes of ``weight`` of size 1 are broadcast, so that a fixed kernel is ``(1, 1, H, K)``. They differ in how they walk
+through memory; ``correlate`` picks by shape. Time and memory of all but ``correlate_unfolded`` grow as T·C, without the
+factor K that unfolding costs.
+"""
+
+import torch
+from torch.nn import functional as F
+
+from depthwise.shapes import Float, Int, Tensor
+
+TAPS_UP_TO = 15
+"""Widest kernel that is summed tap by tap; wider ones are cheaper as a banded matrix product."""
+BLOCK = 32
+"""Positions per band. The product computes (BLOCK + K - 1) / K times the useful work, in return for matrix units."""
+
+
+def correlate(
+    x: Float[Tensor, "B L C"], weight: Float[Tensor, "_b _p H K"], *, left: int, positions: Int[Tensor, "B P"] | None
+) -> Float[Tensor, "B P C"]:
+    """The sum over taps by the way that suits the shape; ``positions`` is none for all L of them."""
+    if positions is not None:
+        walk = correlate_windows if positions.shape[1] == 1 else correlate_gathered
+        return walk(x, weight, left, positions)
+    if weight.shape[-1] <= TAPS_UP_TO:
+        return correlate_taps(x, weight, left)
+    return correlate_banded(x, weight, left)
+
+
+def correlate_taps(x: Tensor, weight: Tensor, left: int) -> Tensor:
+    """One shifted multiply-add per tap."""
+    length = x.shape[1]
+    padded = _by_head(_pad(x, left, weight.shape[-1] - 1 - left), weight.shape[-2])
+    total = padded[:, :length] * weight[..., :1]
+    for tap in range(1, weight.shape[-1]):
+        total = total.addcmul(padded[:, tap : tap + length], weight[..., tap : tap + 1])
+    return total.flatten(-2)
+
+
+def correlate_banded(x: Tensor, weight: Tensor, left: int) -> Tensor:
+    """One matrix product per block of positions and head: the taps of BLOCK neighbours form a band.
+
+    Row i of a block holds its K taps from column i on; the inputs it meets are the ``BLOCK + K - 1`` around the block.
+    """
+    (rows, length, _), (heads, taps) = x.shape, weight.shape[-2:]
+    blocks = -(-length // BLOCK)
+    spare = blocks * BLOCK - length
+    span = BLOCK + taps - 1
+    inputs = _by_head(_pad(x, left, taps - 1 - left + spare).unfold(1, span, BLOCK).transpose(2, 3), heads)
+    band = _band(_in_blocks(weight, blocks, spare), span)
+    return (band @ inputs.transpose(2, 3)).transpose(2, 3).reshape(rows, blocks * BLOCK, -1)[:, :length]
+
+
+def correlate_gathered(x: Tensor, weight: Tensor, left: int, positions: Tensor) -> Tensor:
+    """One gathered multiply-add per tap, only at the asked positions."""
+    heads, taps = weight.shape[-2:]
+    padded = _pad(x, left, taps - 1 - left)
+    total = x.new_zeros(*positions.shape, heads, x.shape[-1] // heads)
+    for tap in range(taps):
+        index = (positions + tap).unsqueeze(-1).expand(-1, -1, x.shape[-1])
+        total = total.addcmul(_by_head(padded.gather(1, index), heads), weight[..., tap : tap + 1])
+    return total.flatten(-2)
+
+
+def correlate_windows(x: Tensor, weight: Tensor, left: int, positions: Tensor) -> Tensor:
+    """The whole window of each asked position at once: few operations, for single steps."""
+    heads, taps = weight.shape[-2:]
+    steps = positions.unsqueeze(-1) + torch.arange(taps, device=x.device)
+    rows = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
+    windows = _by_head(_pad(x, left, taps - 1 - left)[rows, steps], heads)
+    return (windows * weight.transpose(-1, -2).unsqueeze(-1)).sum(2).flatten(-2)
+
+
+def correlate_unfolded(x: Tensor, weight: Tensor, left: int) -> Tensor:
+    """All windows side by side, then one product: simple, and K times the memory of its input."""
+    windows = _pad(x, left, weight.shape[-1] - 1 - left).unfold(1, weight.shape[-1], 1)
+    by_head = windows.unflatten(2, (weight.shape[-2], -1))
+    return (by_head * weight.unsqueeze(-2)).sum(-1).flatten(-2)
+
+
+def correlate_grouped(x: Tensor, weight: Tensor, left: int) -> Tensor:
+    """A fixed kernel through torch's own grouped convolution."""
+    channels, (heads, taps) = x.shape[-1], weight.shape[-2:]
+    filters = weight.reshape(heads, 1, taps).repeat_interleave(channels // heads, dim=0)
+    padded = _pad(x, left, taps - 1 - left).transpose(1, 2)
+    return F.conv1d(padded, filters, groups=channels).transpose(1, 2)
+
+
+def _pad(x: Tensor, before: int, after: int) -> Tensor:
+    return F.pad(x, (0, 0, before, after))
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1))
+
+
+def _in_blocks(weight: Tensor, blocks: int, spare: int) -> Tensor:
+    """Kernels as (rows, blocks, heads, BLOCK, taps); a fixed kernel has one block that serves all."""
+    if weight.shape[1] == 1:
+        weight = weight.expand(-1, BLOCK, -1, -1)
+        return weight.unsqueeze(1).transpose(2, 3)
+    return F.pad(weight, (0, 0, 0, 0, 0, spare)).unflatten(1, (blocks, BLOCK)).transpose(2, 3)
+
+
+def _band(kernels: Tensor, span: int) -> Tensor:
+    """Shift row i of the last two axes (BLOCK, K) right by i: pad each row to span + 1, read on with stride span."""
+    taps = kernels.shape[-1]
+    return F.pad(kernels, (0, span + 1 - taps)).flatten(-2)[..., : BLOCK * span].unflatten(-1, (BLOCK, span))

@@ -1,0 +1,85 @@
+"""Self-attention, unlimited or within a window, and attention over a source."""
+
+from torch import nn
+
+from depthwise.kernels.attention import attend, attend_source
+from depthwise.memory import KeyValueMemory
+from depthwise.mixers.base import Mixer
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+class _Projections(nn.Module):
+    """Query, key, value and output projections, each with bias."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def split(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T d"]:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def merge(self, x: Float[Tensor, "B H T d"]) -> Float[Tensor, "B T D"]:
+        return self.out(x.transpose(1, 2).flatten(2))
+
+    def keys_values(self, x: Tensor, valid: Tensor | None) -> KeyValueMemory:
+        return KeyValueMemory(self.split(self.key(x)), self.split(self.value(x)), valid)
+
+
+class SelfAttention(Mixer):
+    """softmax(q k / sqrt(d)) v within one sequence (Vaswani et al. 2017).
+
+    ``window`` counts the positions that are seen (Wu et al. 2019, Table 3): ``|i - j| <= (window - 1) / 2`` centred,
+    ``0 <= i - j < window`` causal.
+    """
+
+    def __init__(
+        self, width: int, num_heads: int, *, causal: bool, window: int | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.causal, self.window, self.dropout = causal, window, dropout
+        self.reach = None if window is None else window - 1
+        self.projections = _Projections(width, num_heads)
+
+    def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> KeyValueMemory:
+        return self.projections.keys_values(x, valid)
+
+    def read(
+        self, x: Float[Tensor, "B P D"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None = None
+    ) -> Float[Tensor, "B P D"]:
+        mixed = attend(
+            self.projections.split(self.projections.query(x)),
+            memory.keys,
+            memory.values,
+            causal=self.causal,
+            window=self.window,
+            valid=memory.valid,
+            positions=positions,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.projections.merge(mixed)
+
+
+class CrossAttention(nn.Module):
+    """Attention over another sequence: ``write`` the source once, ``read`` it at every step."""
+
+    def __init__(self, width: int, num_heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.projections = _Projections(width, num_heads)
+
+    def write(self, x: Float[Tensor, "B S D"], valid: Bool[Tensor, "B S"] | None = None) -> KeyValueMemory:
+        return self.projections.keys_values(x, valid)
+
+    def read(self, x: Float[Tensor, "B P D"], memory: KeyValueMemory) -> Float[Tensor, "B P D"]:
+        mixed = attend_source(
+            self.projections.split(self.projections.query(x)),
+            memory.keys,
+            memory.values,
+            valid=memory.valid,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.projections.merge(mixed)

@@ -1,0 +1,48 @@
+"""The seam between positions: a mixer writes and reads."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import nn
+
+from depthwise.memory import Memory
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+class Mixer(nn.Module, ABC):
+    """Moves information between positions, in two halves.
+
+    ``write`` gives what other positions may see of these states; ``read`` gives what some positions take from a
+    memory. A full forward is ``read(x, write(x))``; decoding appends what one step wrote and reads that step; adaptive
+    execution writes for everyone and reads only for those who still run. Memories are immutable.
+    """
+
+    reach: int | None
+    """How many earlier positions a later one can see; none for all of them."""
+
+    @abstractmethod
+    def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> Any:
+        """What these T positions leave behind; padding (``valid`` false) will not be seen."""
+
+    @abstractmethod
+    def read(
+        self, x: Float[Tensor, "B P D"], memory: Any, positions: Int[Tensor, "B P"] | None = None
+    ) -> Float[Tensor, "B P D"]:
+        """What P positions take. ``x`` holds their states; ``positions`` says where in the memory they stand.
+
+        Without ``positions`` they are the last P of the memory.
+        """
+
+    def forget(self, memory: Any) -> Any:
+        """The part of a memory that steps after it can still need."""
+        return memory if self.reach is None else memory.recent(self.reach)
+
+    def forward(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+        """Every position writes and reads."""
+        memory: Memory = self.write(x, valid)
+        return self.read(x, memory)
+
+
+def taps_before(kernel_size: int, causal: bool) -> int:
+    """Taps to the left of the current position: all others in causal mode, half of them in centred mode."""
+    return kernel_size - 1 if causal else (kernel_size - 1) // 2

@@ -1,0 +1,44 @@
+"""Lightweight convolution; with one head per channel and no normalisation, an ordinary depthwise convolution."""
+
+import math
+
+import torch
+from torch import nn
+
+from depthwise.kernels import light_conv
+from depthwise.memory import InputMemory
+from depthwise.mixers.projected import ConvOptions, ProjectedConv
+from depthwise.shapes import Float, Int, Tensor
+
+
+class LightConv(ProjectedConv):
+    """A fixed kernel per head, softmax-normalised over its taps (Wu et al. 2019, section 3).
+
+    Ours -> theirs: ``weight (num_heads, kernel_size)`` -> W in R^{H x k}.
+    """
+
+    def __init__(self, options: ConvOptions) -> None:
+        super().__init__(options)
+        self.weight = nn.Parameter(torch.empty(options.num_heads, options.kernel_size))
+
+    @property
+    def weight_bound(self) -> float:
+        """Half-width of the uniform initialisation: Xavier on the shape (H, 1, K)."""
+        heads, taps = self.weight.shape
+        return math.sqrt(6 / (taps + heads * taps))
+
+    def convolve(
+        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
+    ) -> Float[Tensor, "B P C"]:
+        return light_conv(
+            memory.inputs,
+            self.weight,
+            left=self.left,
+            valid=memory.valid,
+            positions=positions,
+            num_last=x.shape[1],
+            normalization=self.options.normalization,
+            dropconnect=self.options.dropconnect if self.training else 0.0,
+            dropconnect_shared=self.options.dropconnect_shared,
+            renormalize=self.options.renormalize_padding,
+        )

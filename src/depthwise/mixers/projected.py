@@ -1,0 +1,67 @@
+"""The module around a light or dynamic convolution: in-projection, gate, convolution, out-projection."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn import functional as F
+
+from depthwise.memory import InputMemory
+from depthwise.mixers.base import Mixer, taps_before
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvOptions:
+    """What light and dynamic convolutions have in common; ``config.model.StackConfig`` explains each."""
+
+    width: int
+    kernel_size: int
+    num_heads: int
+    causal: bool
+    conv_width: int | None = None
+    glu: bool = False
+    normalization: str = "softmax"
+    dropconnect: float = 0.0
+    dropconnect_shared: bool = False
+    renormalize_padding: bool = False
+    bias: bool = False
+    input_dropout: float = 0.0
+
+    @property
+    def channels(self) -> int:
+        return self.width if self.conv_width is None else self.conv_width
+
+
+class ProjectedConv(Mixer):
+    """Y = W_O conv(act(W_I X)), act = GLU or identity (Wu et al. 2019, Figure 2); subclasses say what conv is.
+
+    The memory holds act(W_I X): kernels are applied to it, and dynamic ones are predicted from it.
+    """
+
+    def __init__(self, options: ConvOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.left = taps_before(options.kernel_size, options.causal)
+        self.reach = options.kernel_size - 1
+        self.in_projection = nn.Linear(options.width, options.channels * (2 if options.glu else 1))
+        self.out_projection = nn.Linear(options.channels, options.width)
+        self.conv_bias = nn.Parameter(self.out_projection.weight.new_zeros(options.channels)) if options.bias else None
+
+    def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> InputMemory:
+        x = self.in_projection(F.dropout(x, self.options.input_dropout, self.training))
+        return InputMemory(F.glu(x) if self.options.glu else x, valid)
+
+    def read(
+        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None = None
+    ) -> Float[Tensor, "B P D"]:
+        mixed = self.convolve(x, memory, positions)
+        if self.conv_bias is not None:
+            mixed = mixed + self.conv_bias
+        return self.out_projection(mixed)
+
+    @abstractmethod
+    def convolve(
+        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
+    ) -> Float[Tensor, "B P C"]:
+        """The convolution of the memory at the positions that read."""

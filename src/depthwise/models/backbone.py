@@ -1,0 +1,92 @@
+"""The model without a head: an encoder, a decoder, or both."""
+
+from torch import nn
+from transformers.utils import can_return_tuple
+
+from depthwise.depth import Plan
+from depthwise.errors import InputError
+from depthwise.memory import DecodeState
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.inputs import valid_tokens
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.models.sides import Decoder, Encoder
+from depthwise.models.stack import Source
+from depthwise.shapes import Int, Tensor
+
+
+class DepthwiseModel(DepthwisePreTrainedModel):
+    """Ids to states. With both sides the states are the decoder's, and the encoder's come along."""
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        super().__init__(config)
+        options, padding = config.options, config.pad_token_id
+        self.encoder = Encoder(options, padding) if options.encoder is not None else None
+        self.decoder = Decoder(options, padding) if options.decoder is not None else None
+        if self.encoder is not None and self.decoder is not None and options.tied_embeddings == "all":
+            self._tied_weights_keys = {"decoder.embedding.tokens.weight": "encoder.embedding.tokens.weight"}
+        self.post_init()
+
+    def get_encoder(self, modality: str | None = None) -> Encoder | None:
+        return self.encoder
+
+    def get_decoder(self) -> Decoder | None:
+        return self.decoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        side = self.encoder if self.encoder is not None else self.decoder
+        assert side is not None
+        return side.embedding.tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        side = self.encoder if self.encoder is not None else self.decoder
+        assert side is not None
+        side.embedding.tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B S"] | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Int[Tensor, "B T"] | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: DepthwiseOutput | None = None,
+        past_key_values: DecodeState | None = None,
+        use_cache: bool | None = None,
+        plan: Plan | None = None,
+        encoder_plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """Run the encoder, the decoder, or one after the other.
+
+        ``plan`` says which blocks each token runs: of the decoder where there is one (``encoder_plan`` is then the
+        encoder's), else of the encoder. ``encoder_outputs`` stands in for ``input_ids``. With ``use_cache`` the output
+        carries the state of decoding, which the next call takes as ``past_key_values``.
+        """
+        state = DecodeState() if use_cache and past_key_values is None else past_key_values
+        if self.encoder is None:
+            assert self.decoder is not None
+            ids = _given(input_ids, "input_ids")
+            return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states)
+        if self.decoder is None:
+            return self.encoder(_given(input_ids, "input_ids"), attention_mask, plan, output_hidden_states)
+        ids = _given(decoder_input_ids, "decoder_input_ids")
+        if encoder_outputs is None:
+            source_ids = _given(input_ids, "input_ids")
+            encoder_outputs = self.encoder(source_ids, attention_mask, encoder_plan)
+            valid = valid_tokens(attention_mask, source_ids, "attention_mask", self.config.pad_token_id)
+        else:
+            valid = None if attention_mask is None else attention_mask.bool()
+        states = encoder_outputs[0]
+        if states.shape[0] != ids.shape[0]:
+            raise InputError(f"decoder_input_ids has {ids.shape[0]} rows but the source has {states.shape[0]}")
+        output = self.decoder(ids, decoder_attention_mask, Source(states, valid), state, plan, output_hidden_states)
+        output.encoder_last_hidden_state = states
+        output.encoder_depths = encoder_outputs.get("depths")
+        return output
+
+
+def _given(ids: Tensor | None, name: str) -> Tensor:
+    if ids is None:
+        raise InputError(f"{name} is missing; this model cannot run without it")
+    return ids

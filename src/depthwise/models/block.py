@@ -1,0 +1,132 @@
+"""One block: mixer, attention over a source (decoders that have one), feed-forward; each a gated residual sub-block."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from depthwise.config import StackConfig
+from depthwise.depth import Gate
+from depthwise.errors import ConfigError, Problem
+from depthwise.memory import KeyValueMemory, Memory
+from depthwise.mixers import CrossAttention, build_mixer
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """W_2 act(W_1 x + b_1) + b_2."""
+
+    def __init__(self, width: int, config: StackConfig) -> None:
+        super().__init__()
+        self.activation, self.dropout = ACTIVATIONS[config.activation], config.activation_dropout
+        self.hidden = nn.Linear(width, config.ffn_width)
+        self.out = nn.Linear(config.ffn_width, width)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        return self.out(F.dropout(self.activation(self.hidden(x)), self.dropout, self.training))
+
+
+class Residual(nn.Module):
+    """The frame of a sub-block: norm, dropout, residual sum and gate around a branch f.
+
+    pre: x + g f(norm(x));  post: norm(x + f(x)), or x where the gate is closed;  none: x + g f(x).
+    A closed gate selects x itself and never multiplies by 0, so that it is a copy even of what is not finite.
+    """
+
+    def __init__(self, width: int, config: StackConfig) -> None:
+        super().__init__()
+        self.placement, self.dropout = config.norm, config.dropout
+        self.norm = None if config.norm == "none" else nn.LayerNorm(width)
+
+    def enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """What the branch sees of x."""
+        return self.norm(x) if self.norm is not None and self.placement == "pre" else x
+
+    def leave(
+        self, x: Float[Tensor, "B T D"], branch: Float[Tensor, "B T D"], gate: Gate | None
+    ) -> Float[Tensor, "B T D"]:
+        """x after its branch has been added."""
+        branch = F.dropout(branch, self.dropout, self.training)
+        if gate is not None and gate.weight is not None:
+            if self.placement == "post":
+                raise ConfigError(
+                    "gate", [Problem("norm", 'a soft gate needs norm "pre" or "none"; with "post" use a hard gate')]
+                )
+            branch = branch * _per_token(gate.weight).to(branch.dtype)
+        after = x + branch
+        if self.norm is not None and self.placement == "post":
+            after = self.norm(after)
+        return after if gate is None or gate.run is None else torch.where(_per_token(gate.run), after, x)
+
+
+class Block(GradientCheckpointingLayer):
+    """Mixer, attention over the source, feed-forward.
+
+    ``write`` and ``read`` are the two halves of adaptive execution: everybody writes, those who run read. ``forward``
+    does both for the same positions, computing the norm they share once; in training Transformers may checkpoint it.
+    """
+
+    def __init__(self, config: StackConfig, layer: int, *, width: int, causal: bool, has_source: bool) -> None:
+        super().__init__()
+        self.mixer = build_mixer(config, layer, width=width, causal=causal)
+        self.mixer_residual = Residual(width, config)
+        self.cross: CrossAttention | None = None
+        if has_source:
+            self.cross = CrossAttention(width, config.num_heads, dropout=config.attention_dropout)
+            self.cross_residual = Residual(width, config)
+        self.feed_forward = FeedForward(width, config)
+        self.feed_forward_residual = Residual(width, config)
+
+    def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> Memory:
+        """What these states leave behind for the mixers of other positions."""
+        memory: Memory = self.mixer.write(self.mixer_residual.enter(x), valid)
+        return memory
+
+    def read(
+        self,
+        x: Float[Tensor, "B P D"],
+        memory: Memory,
+        positions: Int[Tensor, "B P"] | None = None,
+        *,
+        source: KeyValueMemory | None = None,
+        gate: Gate | None = None,
+    ) -> Float[Tensor, "B P D"]:
+        """The states of P positions after this block; ``positions`` as in ``Mixer.read``."""
+        mixed = self.mixer.read(self.mixer_residual.enter(x), memory, positions)
+        return self._upper(self.mixer_residual.leave(x, mixed, gate), source, gate)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
+        past: Memory | None = None,
+        source: KeyValueMemory | None = None,
+        gate: Gate | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Memory]:
+        """The states after this block, and the memory that they read: ``past`` followed by their own."""
+        entered = self.mixer_residual.enter(x)
+        written = self.mixer.write(entered, valid)
+        memory: Memory = written if past is None else past.append(written)
+        x = self.mixer_residual.leave(x, self.mixer.read(entered, memory), gate)
+        return self._upper(x, source, gate), memory
+
+    def _upper(self, x: Tensor, source: KeyValueMemory | None, gate: Gate | None) -> Tensor:
+        if self.cross is not None:
+            assert source is not None, "a block with attention over a source was given none"
+            x = self.cross_residual.leave(x, self.cross.read(self.cross_residual.enter(x), source), gate)
+        return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)), gate)
+
+
+def _per_token(gate: Tensor) -> Tensor:
+    """A gate for all, per row or per token, ready to meet (B, T, D)."""
+    return gate if gate.dim() == 0 else gate.view(*gate.shape, *(1,) * (3 - gate.dim()))

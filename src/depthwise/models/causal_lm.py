@@ -1,0 +1,74 @@
+"""A decoder alone and a head over its vocabulary: language modelling."""
+
+from typing import ClassVar
+
+from torch import nn
+from transformers.utils import can_return_tuple
+
+from depthwise.depth import Plan
+from depthwise.losses import IGNORED, summed_over_items, token_cross_entropy
+from depthwise.memory import DecodeState
+from depthwise.models.adaptive import AdaptiveHead
+from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.language_head import build_head, tied_weights
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Float, Int, Tensor
+
+
+class DepthwiseForCausalLM(DepthwisePreTrainedModel):
+    """p(next token | those before it), with a plain or an adaptive softmax."""
+
+    needs: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        super().__init__(config)
+        self.model = DepthwiseModel(config)
+        self.head = build_head(config.options)
+        self._tied_weights_keys = tied_weights(config.options, "head", "decoder")
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: DecodeState | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        use_cache: bool | None = None,
+        plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """Scores of the next token at every step.
+
+        ``labels`` are ``input_ids`` themselves, ``-100`` where there is no loss; they are moved inside. With an
+        adaptive softmax and labels only the loss is computed: the scores of a large vocabulary would not fit.
+        """
+        output = self.model(
+            input_ids,
+            attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            plan=plan,
+            output_hidden_states=output_hidden_states,
+        )
+        hidden = output.last_hidden_state
+        if labels is not None and isinstance(self.head, AdaptiveHead):
+            output.loss = self._adaptive_loss(hidden[:, :-1], labels[:, 1:], num_items_in_batch)
+            return output
+        output.logits = self.head(hidden)
+        if labels is not None:
+            output.loss = token_cross_entropy(output.logits[:, :-1], labels[:, 1:], num_items_in_batch)
+        return output
+
+    def _adaptive_loss(
+        self, hidden: Float[Tensor, "B T D"], labels: Int[Tensor, "B T"], num_items: Tensor | int | None
+    ) -> Float[Tensor, ""]:
+        counted = labels != IGNORED
+        total = self.head.nll(hidden[counted], labels[counted]).sum()
+        return summed_over_items(total, num_items, counted.sum())

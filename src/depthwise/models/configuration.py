@@ -1,0 +1,129 @@
+"""The configuration class of all Depthwise models."""
+
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import transformers
+from packaging.version import Version
+from transformers import GenerationConfig, PreTrainedConfig
+
+from depthwise.config import ModelConfig, as_dict, nearest, parse_model, preset
+from depthwise.errors import ConfigError, Problem
+
+OPTIONS = tuple(option.name for option in fields(ModelConfig))
+
+
+class DepthwiseConfig(PreTrainedConfig):
+    """A Transformers configuration around the plain options of ``depthwise.config``.
+
+    ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig`` options;
+    after construction they hold every option, defaults included. All problems are reported at once. ``policy`` stays a
+    dictionary. Ids of special tokens default to fairseq's.
+    """
+
+    model_type: ClassVar[str] = "depthwise"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "past_key_values",
+        "last_hidden_state",
+        "hidden_by_depth",
+        "depths",
+        "encoder_last_hidden_state",
+        "encoder_depths",
+    ]
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "width"}
+    has_no_defaults_at_init: ClassVar[bool] = True
+
+    vocab_size: int | None = None
+    source_vocab_size: int | None = None
+    width: int = 512
+    encoder: dict[str, Any] | None = None
+    decoder: dict[str, Any] | None = None
+    tied_embeddings: str = "all"
+    scale_embedding: bool = True
+    position_offset: int = 0
+    adaptive: dict[str, Any] | None = None
+    pooling: str = "max_mean"
+    policy: dict[str, Any] | None = None
+
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | None = 2
+    decoder_start_token_id: int | None = 2
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) is not None}
+        problems = [*self._unknown(kwargs), *self._bad_special_ids()]
+        try:
+            options = parse_model(given, source="DepthwiseConfig")
+        except ConfigError as error:
+            problems.extend(error.problems)
+        if problems:
+            raise ConfigError("DepthwiseConfig", problems)
+        for name, value in as_dict(options).items():
+            setattr(self, name, value)
+        self.is_encoder_decoder = options.encoder is not None and options.decoder is not None
+        self.tie_word_embeddings = options.tied_embeddings != "none"
+        super().__post_init__(**kwargs)
+        from depthwise.models.auto import register_models
+
+        register_models()
+
+    @classmethod
+    def from_options(cls, options: ModelConfig, **kwargs: Any) -> "DepthwiseConfig":
+        """A configuration from plain options; ``kwargs`` are Transformers' own, such as ``num_labels``."""
+        return cls(**as_dict(options), **kwargs)
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> "DepthwiseConfig":
+        """A named preset, with some of its options (or Transformers' own) changed."""
+        options = {key: changes.pop(key) for key in OPTIONS if key in changes}
+        return cls.from_options(replace(preset(name), **options), **changes)
+
+    @property
+    def options(self) -> ModelConfig:
+        """The plain options this configuration holds."""
+        return parse_model({name: getattr(self, name) for name in OPTIONS}, source="DepthwiseConfig")
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the decoder, or of the encoder where there is no decoder."""
+        return (self.decoder or self.encoder)["num_layers"]
+
+    @property
+    def num_attention_heads(self) -> int:
+        return (self.decoder or self.encoder)["num_heads"]
+
+    def _unknown(self, kwargs: dict[str, Any]) -> list[Problem]:
+        """Keys that nobody knows, unless a later version of Transformers wrote them."""
+        if self.transformers_version and Version(self.transformers_version) > Version(transformers.__version__):
+            return []
+        known = {*OPTIONS, *_transformers_keys(), *(option.name for option in fields(self))}
+        problems = []
+        for key in sorted(set(kwargs) - known):
+            guess = nearest(key, known)
+            hint = f"did you mean {guess}?" if guess else "options of a stack go into encoder={...} or decoder={...}"
+            problems.append(Problem(key, f"unknown option; {hint}"))
+        return problems
+
+    def _bad_special_ids(self) -> list[Problem]:
+        """Special tokens outside the vocabulary, or padding that is also the end of a sequence."""
+        problems = []
+        sizes = [size for size in (self.vocab_size, self.source_vocab_size) if isinstance(size, int)]
+        for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            if sizes and value is not None and not 0 <= value < min(sizes):
+                problems.append(Problem(name, f"{value} is outside the vocabulary of {min(sizes)} types"))
+        if self.pad_token_id is not None and self.pad_token_id == self.eos_token_id:
+            problems.append(
+                Problem("pad_token_id", f"{self.pad_token_id} is also eos_token_id; give padding its own id")
+            )
+        return problems
+
+
+def _transformers_keys() -> set[str]:
+    """Keys that Transformers itself passes to a configuration."""
+    own = {"name_or_path", "_name_or_path", "torch_dtype", "num_labels", "output_attentions", "attn_implementation"}
+    later = {"experts_implementation", "per_layer_config", "_commit_hash", "model_type", "num_hidden_layers"}
+    return own | later | set(GenerationConfig().to_dict())

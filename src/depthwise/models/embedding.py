@@ -1,0 +1,85 @@
+"""From ids to the states that enter a stack: token embedding, scale, positions, dropout."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from depthwise.config import ModelConfig, StackConfig
+from depthwise.models.adaptive import AdaptiveEmbedding
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+class Embedding(nn.Module):
+    """x = dropout(sqrt(D) * E[id] + position), zero positions on padding.
+
+    Positions are counted over real tokens from ``position_offset`` on, so that padding on the left shifts nothing.
+    """
+
+    def __init__(self, options: ModelConfig, stack: StackConfig, num_types: int, padding: int | None) -> None:
+        super().__init__()
+        self.scale = math.sqrt(options.width) if options.scale_embedding else 1.0
+        self.offset, self.dropout = options.position_offset, stack.dropout
+        self.tokens: nn.Module = (
+            nn.Embedding(num_types, options.width, padding_idx=padding)
+            if options.adaptive is None
+            else AdaptiveEmbedding(num_types, options.width, options.adaptive, padding)
+        )
+        self.positions: nn.Module | None = None
+        if stack.positions == "sinusoidal":
+            self.positions = SinusoidalPositions(options.width)
+        elif stack.positions == "learned":
+            assert stack.max_positions is not None
+            self.positions = LearnedPositions(stack.max_positions + options.position_offset, options.width)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        valid: Bool[Tensor, "B T"] | None = None,
+        num_earlier: Int[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """States of these ids; ``num_earlier`` counts the real tokens of each row that came before them."""
+        x = self.scale * self.tokens(ids)
+        if self.positions is not None:
+            x = x + self._positions(ids, valid, num_earlier, x.dtype)
+        return F.dropout(x, self.dropout, self.training)
+
+    def _positions(
+        self, ids: Tensor, valid: Tensor | None, num_earlier: Tensor | None, dtype: torch.dtype
+    ) -> Float[Tensor, "_b T D"]:
+        assert self.positions is not None
+        if valid is None:
+            steps = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        else:
+            steps = (valid.cumsum(1) - 1).clamp(min=0)
+        if num_earlier is not None:
+            steps = steps + num_earlier.unsqueeze(1)
+        vectors: Tensor = self.positions(steps + self.offset, dtype)
+        return vectors if valid is None else vectors.masked_fill(~valid.unsqueeze(-1), 0)
+
+
+class SinusoidalPositions(nn.Module):
+    """p(t) = [sin(t w_0) .. sin(t w_{m-1}), cos(t w_0) .. cos(t w_{m-1})], w_i = 10000^(-i / (m - 1)), m = D // 2.
+
+    Sines and cosines in two halves and the exponent over m - 1, as in fairseq; an odd width ends in a zero. Frequencies
+    are computed where they are used rather than kept in a buffer, which a model in half precision would round.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, steps: Int[Tensor, "B T"], dtype: torch.dtype) -> Float[Tensor, "B T D"]:
+        precise = dtype if dtype == torch.float64 else torch.float32
+        half = self.width // 2
+        index = torch.arange(half, dtype=precise, device=steps.device)
+        angles = steps.unsqueeze(-1).to(precise) * torch.exp(index * (-math.log(10000) / max(half - 1, 1)))
+        return F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, self.width % 2)).to(dtype)
+
+
+class LearnedPositions(nn.Embedding):
+    """One vector per position, learned."""
+
+    def forward(self, steps: Int[Tensor, "B T"], dtype: torch.dtype) -> Float[Tensor, "B T D"]:
+        return super().forward(steps).to(dtype)

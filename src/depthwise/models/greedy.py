@@ -1,0 +1,62 @@
+"""Greedy decoding with the model's own memory: one step at a time, the most probable token each time."""
+
+import torch
+
+from depthwise.models.causal_lm import DepthwiseForCausalLM
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.shapes import Bool, Int, Tensor
+
+
+@torch.no_grad()
+def greedy_decode(
+    model: DepthwiseForSeq2SeqLM | DepthwiseForCausalLM,
+    input_ids: Int[Tensor, "B T"],
+    attention_mask: Tensor | None = None,
+    *,
+    max_new_tokens: int,
+    stop_at_eos: bool = True,
+) -> Int[Tensor, "B M"]:
+    """The tokens that follow: a translation of the source, or the continuation of a prompt.
+
+    Rows that reached the end are filled with padding; decoding stops when all have. Prompts may be padded on
+    either side.
+    """
+    config = model.config
+    if isinstance(model, DepthwiseForSeq2SeqLM):
+        encoded = model.model.encoder(input_ids, attention_mask)
+        step = input_ids.new_full((input_ids.shape[0], 1), config.decoder_start_token_id)
+        if attention_mask is None:
+            attention_mask = input_ids != config.pad_token_id
+        inputs = {"encoder_outputs": encoded, "attention_mask": attention_mask, "decoder_input_ids": step}
+        next_input = "decoder_input_ids"
+    else:
+        step, mask = left_padded(input_ids, attention_mask)
+        inputs = {"input_ids": step, "attention_mask": mask}
+        next_input = "input_ids"
+    tokens, ended, state = [], torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device), None
+    for _ in range(max_new_tokens):
+        output = model(**inputs, past_key_values=state, use_cache=True)
+        state = output.past_key_values
+        token = output.logits[:, -1].argmax(-1)
+        if stop_at_eos:
+            token = token.masked_fill(ended, config.pad_token_id)
+            ended = ended | (token == config.eos_token_id)
+        tokens.append(token)
+        if bool(ended.all()):
+            break
+        inputs = {**inputs, next_input: token.unsqueeze(1)}
+        if next_input == "input_ids":
+            inputs["attention_mask"] = None
+    return torch.stack(tokens, dim=1)
+
+
+def left_padded(ids: Int[Tensor, "B T"], mask: Tensor | None) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
+    """Roll each row so that its last real token stands last; what is read then does not depend on the padding."""
+    if mask is None:
+        return ids, None
+    length = ids.shape[1]
+    valid = mask.bool()
+    steps = torch.arange(length, device=ids.device)
+    last = (valid * steps).amax(1, keepdim=True)
+    index = (steps + last + 1) % length
+    return ids.gather(1, index), valid.gather(1, index)

@@ -1,0 +1,63 @@
+"""Checks of what is fed to a model, and the masks that follow from it.
+
+Tensors on the CPU are looked into, so that a message can name the row. On other devices only shapes are checked here:
+looking would wait for the device at every step, and embedding an id outside the vocabulary fails there by itself.
+"""
+
+import torch
+
+from depthwise.errors import InputError
+from depthwise.shapes import Bool, Int, Tensor
+
+
+def check_ids(ids: Int[Tensor, "B T"], name: str, num_types: int, max_positions: int | None, earlier: int = 0) -> None:
+    """Refuse ids that are empty, too long or outside the vocabulary. ``earlier`` counts the steps before these."""
+    if ids.dim() != 2:
+        raise InputError(f"{name} must have two axes (rows, steps), not {ids.dim()}")
+    if ids.shape[0] == 0:
+        raise InputError(f"{name} is an empty batch; give it at least one row")
+    if ids.shape[1] == 0:
+        raise InputError(f"{name} has no steps; give every row at least one token")
+    length = ids.shape[1] + earlier
+    if max_positions is not None and length > max_positions:
+        raise InputError(f"{name} has {length} steps but max_positions is {max_positions}; shorten the input")
+    if not _can_look_into(ids):
+        return
+    outside = (ids < 0) | (ids >= num_types)
+    if bool(outside.any()):
+        row, step = outside.nonzero()[0].tolist()
+        found = int(ids[row, step])
+        raise InputError(f"{name} row {row} step {step} holds id {found}, outside the vocabulary of {num_types} types")
+
+
+def valid_tokens(
+    mask: Tensor | None,
+    ids: Int[Tensor, "B T"],
+    name: str,
+    padding: int | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> Bool[Tensor, "B T"] | None:
+    """Which tokens are real: from the mask, else (where a padding id is given) from the ids; none means all.
+
+    A row without any is refused, unless these are later steps of rows that had some.
+    """
+    if mask is None:
+        if padding is None:
+            return None
+        mask = ids != padding
+    if mask.shape != ids.shape:
+        raise InputError(f"{name} has shape {tuple(mask.shape)} but its ids have shape {tuple(ids.shape)}")
+    valid = mask.bool()
+    if not _can_look_into(valid):
+        return valid
+    if bool(valid.all()):
+        return None
+    empty = ~valid.any(1)
+    if bool(empty.any()) and not may_be_empty:
+        raise InputError(f"{name} row {int(empty.nonzero()[0])} has no real token; drop the row or give it one")
+    return valid
+
+
+def _can_look_into(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()

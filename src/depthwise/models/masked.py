@@ -1,0 +1,32 @@
+"""The masked executor: everything is computed, then selected.
+
+Slow, simple and differentiable: the truth that every faster executor must agree with.
+"""
+
+from depthwise.depth import Plan
+from depthwise.errors import InputError
+from depthwise.memory import DecodeState
+from depthwise.models.stack import Source, Stack, StackOutput
+from depthwise.shapes import Bool, Float, Tensor
+
+
+def run_masked(
+    stack: Stack,
+    x: Float[Tensor, "B T D"],
+    plan: Plan,
+    *,
+    valid: Bool[Tensor, "B T"] | None = None,
+    source: Source | None = None,
+    state: DecodeState | None = None,
+    keep_hidden: bool = False,
+) -> StackOutput:
+    """Run a plan: h^n_t = block_n(h^{n-1})_t where token t runs block n, else h^{n-1}_t, until no token runs.
+
+    Tokens that have left are still written by every later block from their copied state, so that those who run see
+    them there.
+    """
+    expected = (stack.num_layers, *x.shape[:2])
+    if tuple(plan.run.shape) != expected:
+        raise InputError(f"the plan is for (layers, rows, steps) = {tuple(plan.run.shape)}, the input has {expected}")
+    gates = [plan.gate(layer) for layer in range(plan.num_layers_needed())]
+    return stack.run_all(x, gates, valid=valid, source=source, state=state, keep_hidden=keep_hidden)

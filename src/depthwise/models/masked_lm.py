@@ -1,0 +1,48 @@
+"""An encoder and a head over its vocabulary: filling masks."""
+
+from typing import ClassVar
+
+from torch import nn
+from transformers.utils import can_return_tuple
+
+from depthwise.depth import Plan
+from depthwise.losses import token_cross_entropy
+from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.language_head import build_head, tied_weights
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Int, Tensor
+
+
+class DepthwiseForMaskedLM(DepthwisePreTrainedModel):
+    """p(token | its surroundings), with the loss at the masked positions."""
+
+    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        super().__init__(config)
+        self.model = DepthwiseModel(config)
+        self.head = build_head(config.options)
+        self._tied_weights_keys = tied_weights(config.options, "head", "encoder")
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """Scores of the vocabulary at every position; ``labels`` are ``-100`` where nothing was masked."""
+        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
+        output.logits = self.head(output.last_hidden_state)
+        if labels is not None:
+            output.loss = token_cross_entropy(output.logits, labels, num_items_in_batch)
+        return output

@@ -1,0 +1,30 @@
+"""What models return."""
+
+from dataclasses import dataclass
+
+from transformers.utils import ModelOutput
+
+from depthwise.memory import DecodeState
+from depthwise.shapes import Float, Int, Tensor
+
+
+@dataclass
+class DepthwiseOutput(ModelOutput):
+    """One output for all models; what a model does not produce is none.
+
+    ``depths[b, t]`` counts the blocks that a token ran (0 for padding): of the decoder where there is one, and then
+    ``encoder_depths`` of the encoder. ``hidden_by_depth[n]`` is the state after n blocks, index 0 the embedding; it is
+    kept on request (``output_hidden_states=True``). ``start_logits`` and ``end_logits`` are the two columns of
+    ``logits`` of question answering.
+    """
+
+    loss: Float[Tensor, ""] | None = None
+    logits: Float[Tensor, "..."] | None = None
+    start_logits: Float[Tensor, "B T"] | None = None
+    end_logits: Float[Tensor, "B T"] | None = None
+    last_hidden_state: Float[Tensor, "B T D"] | None = None
+    depths: Int[Tensor, "B T"] | None = None
+    hidden_by_depth: tuple[Float[Tensor, "B T D"], ...] | None = None
+    past_key_values: DecodeState | None = None
+    encoder_last_hidden_state: Float[Tensor, "B S D"] | None = None
+    encoder_depths: Int[Tensor, "B S"] | None = None

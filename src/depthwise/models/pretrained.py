@@ -1,0 +1,73 @@
+"""What all models share: configuration class, initialisation, losses by item."""
+
+import math
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from depthwise.errors import ConfigError, Problem
+from depthwise.mixers import CNN, KernelPredictor, LightConv
+from depthwise.mixers.projected import ProjectedConv
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.language_head import LanguageHead
+
+
+class DepthwisePreTrainedModel(PreTrainedModel):
+    """Loading, saving and initialisation. Heads give their losses as sums over ``num_items_in_batch``."""
+
+    config_class = DepthwiseConfig
+    config: DepthwiseConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True
+    _supports_sdpa = True
+    _no_split_modules = ("Block",)
+    needs: tuple[str, ...] = ()
+    """Which stacks (``encoder``, ``decoder``) this model is made of; a configuration without them is refused."""
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        sides = {side for side in ("encoder", "decoder") if getattr(config, side) is not None}
+        if self.needs and sides != set(self.needs):
+            wanted, found = " and ".join(self.needs), " and ".join(sorted(sides))
+            name = type(self).__name__
+            raise ConfigError(
+                name,
+                [
+                    Problem(side, f"{name} is made of {wanted}; the configuration has {found}")
+                    for side in sorted(sides ^ set(self.needs))
+                ],
+            )
+        super().__init__(config)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise the parameters that a module holds itself, as the reference implementation does.
+
+        Embeddings N(0, 1/D) with zero padding; linear maps Xavier-uniform with zero bias; kernels of light convolutions
+        Xavier-uniform on (H, 1, K); predictors of dynamic kernels torch's default for linear maps.
+        """
+        if isinstance(module, KernelPredictor):
+            bound = 1 / math.sqrt(module.in_features)
+            init.uniform_(module.weight, -bound, bound)
+        elif isinstance(module, LanguageHead):
+            init.normal_(module.weight, std=module.in_features**-0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, CNN):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        if isinstance(module, LightConv):
+            init.uniform_(module.weight, -module.weight_bound, module.weight_bound)
+        if isinstance(module, ProjectedConv) and module.conv_bias is not None:
+            init.zeros_(module.conv_bias)

@@ -1,0 +1,118 @@
+"""The two sides of a model: embedding and stack, looking both ways (encoder) or only back (decoder)."""
+
+from torch import nn
+
+from depthwise.config import ModelConfig
+from depthwise.depth import Plan
+from depthwise.memory import DecodeState, LayerMemory
+from depthwise.models.embedding import Embedding
+from depthwise.models.inputs import check_ids, valid_tokens
+from depthwise.models.masked import run_masked
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.stack import Source, Stack
+from depthwise.shapes import Bool, Int, Tensor
+
+
+class Encoder(nn.Module):
+    """Token ids to states in which every position has seen every other."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, options: ModelConfig, padding: int | None) -> None:
+        super().__init__()
+        assert options.encoder is not None
+        self.padding, self.max_positions = padding, options.encoder.max_positions
+        self.num_types = options.source_vocab_size or options.vocab_size
+        self.embedding = Embedding(options, options.encoder, self.num_types, padding)
+        self.stack = Stack(options.encoder, width=options.width, causal=False)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Tensor | None = None,
+        plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """States of all tokens. Without a mask, tokens with the padding id are padding."""
+        check_ids(input_ids, "input_ids", self.num_types, self.max_positions)
+        valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
+        x = self.embedding(input_ids, valid)
+        keep = bool(output_hidden_states)
+        if plan is None:
+            output = self.stack.run_all(x, valid=valid, keep_hidden=keep)
+        else:
+            output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep)
+        return DepthwiseOutput(
+            last_hidden_state=output.final,
+            depths=depths_run(input_ids, valid, plan, self.stack.num_layers),
+            hidden_by_depth=output.hidden_by_depth,
+        )
+
+
+class Decoder(nn.Module):
+    """Token ids to states in which every position has seen those before it, and a source where there is one."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, options: ModelConfig, padding: int | None) -> None:
+        super().__init__()
+        assert options.decoder is not None
+        self.num_types, self.max_positions = options.vocab_size, options.decoder.max_positions
+        self.name = "input_ids" if options.encoder is None else "decoder_input_ids"
+        self.embedding = Embedding(options, options.decoder, self.num_types, padding)
+        self.stack = Stack(options.decoder, width=options.width, causal=True, has_source=options.encoder is not None)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Tensor | None = None,
+        source: Source | None = None,
+        state: DecodeState | None = None,
+        plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """States of all tokens, or of the next ones after those that ``state`` remembers.
+
+        ``attention_mask`` covers these tokens alone, or all since the first. Without a mask no token is padding: the
+        padding id may be the first token of a target.
+        """
+        earlier = 0 if state is None else state.length
+        check_ids(input_ids, self.name, self.num_types, self.max_positions, earlier)
+        if attention_mask is not None and attention_mask.shape[1] == earlier + input_ids.shape[1]:
+            attention_mask = attention_mask[:, earlier:]
+        valid = valid_tokens(attention_mask, input_ids, f"the mask of {self.name}", may_be_empty=earlier > 0)
+        num_earlier = None if state is None else state.num_real
+        x = self.embedding(input_ids, valid, num_earlier)
+        keep = bool(output_hidden_states)
+        if plan is None:
+            output = self.stack.run_all(x, valid=valid, source=source, state=state, keep_hidden=keep)
+        else:
+            output = run_masked(self.stack, x, plan, valid=valid, source=source, state=state, keep_hidden=keep)
+        return DepthwiseOutput(
+            last_hidden_state=output.final,
+            depths=depths_run(input_ids, valid, plan, self.stack.num_layers),
+            hidden_by_depth=output.hidden_by_depth,
+            past_key_values=None if output.layers is None else _advanced(state, output.layers, input_ids, valid),
+        )
+
+
+def depths_run(
+    ids: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None, plan: Plan | None, num_layers: int
+) -> Int[Tensor, "B T"]:
+    """How many blocks each token ran: what the plan says or all of them, and none on padding."""
+    depths = ids.new_full(ids.shape, num_layers) if plan is None else plan.depths
+    return depths if valid is None else depths * valid
+
+
+def _advanced(
+    state: DecodeState | None,
+    layers: tuple[LayerMemory, ...],
+    ids: Int[Tensor, "B T"],
+    valid: Bool[Tensor, "B T"] | None,
+) -> DecodeState:
+    """The state after these steps."""
+    assert state is not None
+    num_real = ids.new_full(ids.shape[:1], ids.shape[1]) if valid is None else valid.sum(1)
+    if state.num_real is not None:
+        num_real = num_real + state.num_real
+    return DecodeState(layers, state.length + ids.shape[1], num_real)

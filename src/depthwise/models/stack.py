@@ -1,0 +1,107 @@
+"""A stack of blocks. It knows no policy: it runs a layer, or all of them under given gates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from depthwise.config import StackConfig
+from depthwise.depth import Gate
+from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
+from depthwise.models.block import Block
+from depthwise.shapes import Bool, Float, Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """Encoder states that a decoder attends to."""
+
+    states: Float[Tensor, "B S D"]
+    valid: Bool[Tensor, "B S"] | None = None
+
+
+@dataclass(frozen=True)
+class StackOutput:
+    """``final`` is the state after all blocks and the last norm. ``hidden_by_depth[n]`` is the state after n blocks.
+
+    Index 0 is the embedding. The states in between are kept on request only; ``layers`` are the memories of decoding.
+    """
+
+    final: Float[Tensor, "B T D"]
+    hidden_by_depth: tuple[Float[Tensor, "B T D"], ...] | None = None
+    layers: tuple[LayerMemory, ...] | None = None
+
+
+class Stack(nn.Module):
+    """N blocks and, where the options ask for it, a last norm."""
+
+    def __init__(self, config: StackConfig, *, width: int, causal: bool, has_source: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            Block(config, layer, width=width, causal=causal, has_source=has_source)
+            for layer in range(config.num_layers)
+        )
+        self.final_norm = nn.LayerNorm(width) if config.has_final_norm else None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    def write_source(self, layer: int, source: Source | None) -> KeyValueMemory | None:
+        """Keys and values of the encoder states for one block; none without an encoder."""
+        cross = self.layers[layer].cross
+        return None if cross is None or source is None else cross.write(source.states, source.valid)
+
+    def run_layer(
+        self,
+        layer: int,
+        x: Float[Tensor, "B T D"],
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
+        past: Memory | None = None,
+        source: KeyValueMemory | None = None,
+        gate: Gate | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Memory]:
+        """One block for all positions: their states after it, and the memory they read (see ``Block.forward``)."""
+        return self.layers[layer](x, valid=valid, past=past, source=source, gate=gate)
+
+    def run_all(
+        self,
+        x: Float[Tensor, "B T D"],
+        gates: Sequence[Gate | None] | None = None,
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
+        source: Source | None = None,
+        state: DecodeState | None = None,
+        keep_hidden: bool = False,
+    ) -> StackOutput:
+        """All layers in order, or the first ``len(gates)`` of them; later ones leave the states as they are.
+
+        With a ``state`` these are the next steps of decoding: earlier memories are read and new ones returned. Layers
+        beyond the last gate then still write, so that deeper steps to come find the copied states there.
+        """
+        hidden, layers = [x], []
+        for layer, block in enumerate(self.layers):
+            runs = gates is None or layer < len(gates)
+            if not runs and state is None:
+                break
+            earlier = state.layers[layer] if state is not None and state.layers else None
+            past = None if earlier is None else earlier.past
+            written = self.write_source(layer, source) if earlier is None else earlier.source
+            if runs:
+                gate = None if gates is None else gates[layer]
+                x, memory = self.run_layer(layer, x, valid=valid, past=past, source=written, gate=gate)
+            else:
+                memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
+            layers.append(LayerMemory(block.mixer.forget(memory), written))
+            hidden.append(x)
+        hidden += [x] * (self.num_layers + 1 - len(hidden))
+        return StackOutput(
+            self.normalized(x),
+            tuple(hidden) if keep_hidden else None,
+            tuple(layers) if state is not None else None,
+        )
+
+    def normalized(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """A state as heads see it: after the last norm, where there is one."""
+        return x if self.final_norm is None else self.final_norm(x)

@@ -1,0 +1,43 @@
+"""An encoder and one prediction per token: tagging."""
+
+from typing import ClassVar
+
+from torch import nn
+from transformers.utils import can_return_tuple
+
+from depthwise.depth import Plan
+from depthwise.losses import token_cross_entropy
+from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Int, Tensor
+
+
+class DepthwiseForTokenClassification(DepthwisePreTrainedModel):
+    """logits_t = W h_t + b."""
+
+    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        super().__init__(config)
+        self.model = DepthwiseModel(config)
+        self.classifier = nn.Linear(config.width, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        plan: Plan | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> DepthwiseOutput:
+        """One row of scores per token; ``labels`` are ``-100`` where a token carries none."""
+        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
+        output.logits = self.classifier(output.last_hidden_state)
+        if labels is not None:
+            output.loss = token_cross_entropy(output.logits, labels, num_items_in_batch)
+        return output
