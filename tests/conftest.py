@@ -9,12 +9,13 @@ from jaxtyping import install_import_hook
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test may need the network
 
-# The shapes in signatures are checked while tests run. Folders that take a user's values are left out: there a wrong
+# The shapes in signatures are checked while tests run. Modules that take a user's values are left out: there a wrong
 # type has to end in our own error, which the tests want to see.
-install_import_hook(
-    [f"depthwise.{folder}" for folder in ("kernels", "memory", "mixers", "depth", "losses", "models", "engine")],
-    "beartype.beartype",
-)
+CHECKED = [
+    *("kernels", "memory", "mixers", "depth", "losses"),
+    *(f"models.{module}" for module in ("adaptive", "block", "embedding", "language_head", "masked", "stack")),
+]
+install_import_hook([f"depthwise.{name}" for name in CHECKED], "beartype.beartype")
 
 torch.set_num_threads(1)  # pytest-xdist already keeps every core busy
 

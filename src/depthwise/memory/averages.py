@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last
+from depthwise.memory.base import join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -39,7 +39,7 @@ class AverageMemory:
         total, number = (folded * real.unsqueeze(-1)).sum(1), real.sum(1, keepdim=True)
         if self.before is not None:
             total, number = self.before[0] + total, self.before[1] + number
-        return AverageMemory(last(self.inputs, count), last(self.valid, count), (total, number))
+        return AverageMemory(last(self.inputs, count), last_valid(self.valid, count), (total, number))
 
     def keep(self, rows: Int[Tensor, "R"]) -> "AverageMemory":
         before = self.before

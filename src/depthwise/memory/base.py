@@ -53,9 +53,12 @@ def keep_valid(valid: Bool[Tensor, "B L"] | None, rows: Int[Tensor, "R"]) -> Boo
     return None if valid is None else valid.index_select(0, rows)
 
 
-def last(tensor: Tensor | None, count: int, axis: int = 1) -> Tensor | None:
+def last_valid(valid: Bool[Tensor, "B L"] | None, count: int) -> Bool[Tensor, "B M"] | None:
+    """The mask of the last ``count`` positions."""
+    return None if valid is None else last(valid, count)
+
+
+def last(tensor: Tensor, count: int, axis: int = 1) -> Tensor:
     """The last ``count`` entries along an axis, fewer where there are fewer."""
-    if tensor is None:
-        return None
     start = max(tensor.shape[axis] - count, 0)
     return tensor.narrow(axis, start, tensor.shape[axis] - start)

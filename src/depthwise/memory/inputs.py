@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last
+from depthwise.memory.base import join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -26,7 +26,7 @@ class InputMemory:
         )
 
     def recent(self, count: int) -> "InputMemory":
-        return InputMemory(last(self.inputs, count), last(self.valid, count))
+        return InputMemory(last(self.inputs, count), last_valid(self.valid, count))
 
     def keep(self, rows: Int[Tensor, "R"]) -> "InputMemory":
         return InputMemory(self.inputs.index_select(0, rows), keep_valid(self.valid, rows))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last
+from depthwise.memory.base import join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -28,7 +28,7 @@ class KeyValueMemory:
         )
 
     def recent(self, count: int) -> "KeyValueMemory":
-        return KeyValueMemory(last(self.keys, count, 2), last(self.values, count, 2), last(self.valid, count))
+        return KeyValueMemory(last(self.keys, count, 2), last(self.values, count, 2), last_valid(self.valid, count))
 
     def keep(self, rows: Int[Tensor, "R"]) -> "KeyValueMemory":
         return KeyValueMemory(

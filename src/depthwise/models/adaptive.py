@@ -18,27 +18,30 @@ def band_bounds(num_types: int, config: AdaptiveConfig) -> list[int]:
 
 
 class AdaptiveEmbedding(nn.Module):
-    """E[id] = P_b T_b[id - bounds_b] for the band b that holds the id: a narrow table, then a projection to width D."""
+    """E[id] = P_b T_b[id - bounds_b] for the band b that holds the id: a narrow table, then a projection to width D.
+
+    Every band is computed for every id and one selected: a third more arithmetic than needed, but no shape depends on
+    the ids, so that the host never waits for the device.
+    """
 
     def __init__(self, num_types: int, width: int, config: AdaptiveConfig, padding: int | None) -> None:
         super().__init__()
         self.bounds, self.width = band_bounds(num_types, config), width
         widths = [width // config.factor**band for band in range(len(self.bounds) - 1)]
         self.tables = nn.ModuleList(
-            nn.Embedding(end - start, band_width, padding_idx=padding - start if _within(padding, start, end) else None)
+            nn.Embedding(end - start, band_width, padding_idx=_within(padding, start, end))
             for start, end, band_width in zip(self.bounds, self.bounds[1:], widths, strict=False)
         )
         self.projections = nn.ModuleList(nn.Linear(band_width, width, bias=False) for band_width in widths)
 
     def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        flat = ids.flatten()
-        weight = self.projections[0].weight
-        states = weight.new_zeros(flat.shape[0], self.width)
+        states: Tensor | float = 0.0
         for band, (start, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
-            here = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
-            vectors = self.projections[band](self.tables[band](flat[here] - start))
-            states = states.index_put((here,), vectors.to(states.dtype))
-        return states.unflatten(0, ids.shape)
+            here = ((ids >= start) & (ids < end)).unsqueeze(-1)
+            vectors = self.projections[band](self.tables[band]((ids - start).clamp(0, end - start - 1)))
+            states = torch.where(here, vectors, states)
+        assert isinstance(states, Tensor)
+        return states
 
 
 class AdaptiveHead(nn.Module):
@@ -95,12 +98,15 @@ class AdaptiveHead(nn.Module):
         return _precise(torch.cat([self.tables[0](hidden), self.bands(hidden)], dim=-1))
 
     def _band(self, hidden: Tensor, band: int) -> Tensor:
-        narrow = F.linear(hidden, self.projections[band - 1].weight.t())
+        projection = self.projections[band - 1]
+        assert isinstance(projection, nn.Linear)
+        narrow = F.linear(hidden, projection.weight.t())
         return _precise(self.tables[band](F.dropout(narrow, self.dropout, self.training)))
 
 
-def _within(value: int | None, start: int, end: int) -> bool:
-    return value is not None and start <= value < end
+def _within(padding: int | None, start: int, end: int) -> int | None:
+    """The padding id as counted within a band, where the band holds it."""
+    return padding - start if padding is not None and start <= padding < end else None
 
 
 def _precise(scores: Tensor) -> Tensor:

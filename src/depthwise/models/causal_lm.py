@@ -1,7 +1,5 @@
 """A decoder alone and a head over its vocabulary: language modelling."""
 
-from typing import ClassVar
-
 from torch import nn
 from transformers.utils import can_return_tuple
 
@@ -20,7 +18,7 @@ from depthwise.shapes import Float, Int, Tensor
 class DepthwiseForCausalLM(DepthwisePreTrainedModel):
     """p(next token | those before it), with a plain or an adaptive softmax."""
 
-    needs: ClassVar[tuple[str, ...]] = ("decoder",)
+    needs = ("decoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)

@@ -45,10 +45,10 @@ class DepthwiseConfig(PreTrainedConfig):
     pooling: str = "max_mean"
     policy: dict[str, Any] | None = None
 
-    bos_token_id: int | None = 0
-    pad_token_id: int | None = 1
-    eos_token_id: int | None = 2
-    decoder_start_token_id: int | None = 2
+    bos_token_id: int = 0
+    pad_token_id: int = 1
+    eos_token_id: int = 2
+    decoder_start_token_id: int = 2
     use_cache: bool = True
     tie_word_embeddings: bool = True
 
@@ -89,11 +89,17 @@ class DepthwiseConfig(PreTrainedConfig):
     @property
     def num_hidden_layers(self) -> int:
         """Layers of the decoder, or of the encoder where there is no decoder."""
-        return (self.decoder or self.encoder)["num_layers"]
+        return self._last_stack["num_layers"]
 
     @property
     def num_attention_heads(self) -> int:
-        return (self.decoder or self.encoder)["num_heads"]
+        return self._last_stack["num_heads"]
+
+    @property
+    def _last_stack(self) -> dict[str, Any]:
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        return stack
 
     def _unknown(self, kwargs: dict[str, Any]) -> list[Problem]:
         """Keys that nobody knows, unless a later version of Transformers wrote them."""
@@ -108,14 +114,16 @@ class DepthwiseConfig(PreTrainedConfig):
         return problems
 
     def _bad_special_ids(self) -> list[Problem]:
-        """Special tokens outside the vocabulary, or padding that is also the end of a sequence."""
+        """Special tokens that are missing or outside the vocabulary, or padding that is also the end of a sequence."""
         problems = []
         sizes = [size for size in (self.vocab_size, self.source_vocab_size) if isinstance(size, int)]
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
-            if sizes and value is not None and not 0 <= value < min(sizes):
+            if not isinstance(value, int):
+                problems.append(Problem(name, f"every model needs this id; give a number instead of {value!r}"))
+            elif sizes and not 0 <= value < min(sizes):
                 problems.append(Problem(name, f"{value} is outside the vocabulary of {min(sizes)} types"))
-        if self.pad_token_id is not None and self.pad_token_id == self.eos_token_id:
+        if self.pad_token_id == self.eos_token_id:
             problems.append(
                 Problem("pad_token_id", f"{self.pad_token_id} is also eos_token_id; give padding its own id")
             )

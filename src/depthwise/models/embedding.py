@@ -26,12 +26,12 @@ class Embedding(nn.Module):
             if options.adaptive is None
             else AdaptiveEmbedding(num_types, options.width, options.adaptive, padding)
         )
-        self.positions: nn.Module | None = None
+        self.positions: SinusoidalPositions | nn.Embedding | None = None
         if stack.positions == "sinusoidal":
             self.positions = SinusoidalPositions(options.width)
         elif stack.positions == "learned":
             assert stack.max_positions is not None
-            self.positions = LearnedPositions(stack.max_positions + options.position_offset, options.width)
+            self.positions = nn.Embedding(stack.max_positions + options.position_offset, options.width)
 
     def forward(
         self,
@@ -55,7 +55,7 @@ class Embedding(nn.Module):
             steps = (valid.cumsum(1) - 1).clamp(min=0)
         if num_earlier is not None:
             steps = steps + num_earlier.unsqueeze(1)
-        vectors: Tensor = self.positions(steps + self.offset, dtype)
+        vectors = self.positions(steps + self.offset).to(dtype)
         return vectors if valid is None else vectors.masked_fill(~valid.unsqueeze(-1), 0)
 
 
@@ -70,16 +70,8 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
 
-    def forward(self, steps: Int[Tensor, "B T"], dtype: torch.dtype) -> Float[Tensor, "B T D"]:
-        precise = dtype if dtype == torch.float64 else torch.float32
+    def forward(self, steps: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         half = self.width // 2
-        index = torch.arange(half, dtype=precise, device=steps.device)
-        angles = steps.unsqueeze(-1).to(precise) * torch.exp(index * (-math.log(10000) / max(half - 1, 1)))
-        return F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, self.width % 2)).to(dtype)
-
-
-class LearnedPositions(nn.Embedding):
-    """One vector per position, learned."""
-
-    def forward(self, steps: Int[Tensor, "B T"], dtype: torch.dtype) -> Float[Tensor, "B T D"]:
-        return super().forward(steps).to(dtype)
+        index = torch.arange(half, dtype=torch.float32, device=steps.device)
+        angles = steps.unsqueeze(-1).float() * torch.exp(index * (-math.log(10000) / max(half - 1, 1)))
+        return F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, self.width % 2))

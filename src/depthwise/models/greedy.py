@@ -1,5 +1,7 @@
 """Greedy decoding with the model's own memory: one step at a time, the most probable token each time."""
 
+from typing import Any
+
 import torch
 
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -22,18 +24,21 @@ def greedy_decode(
     either side.
     """
     config = model.config
+    inputs: dict[str, Any]
     if isinstance(model, DepthwiseForSeq2SeqLM):
-        encoded = model.model.encoder(input_ids, attention_mask)
-        step = input_ids.new_full((input_ids.shape[0], 1), config.decoder_start_token_id)
-        if attention_mask is None:
-            attention_mask = input_ids != config.pad_token_id
-        inputs = {"encoder_outputs": encoded, "attention_mask": attention_mask, "decoder_input_ids": step}
-        next_input = "decoder_input_ids"
+        assert model.model.encoder is not None
+        mask = input_ids != config.pad_token_id if attention_mask is None else attention_mask
+        start = input_ids.new_full((input_ids.shape[0], 1), config.decoder_start_token_id)
+        inputs = {"encoder_outputs": model.model.encoder(input_ids, mask), "attention_mask": mask}
+        inputs["decoder_input_ids"] = start
+        fed = "decoder_input_ids"
     else:
-        step, mask = left_padded(input_ids, attention_mask)
-        inputs = {"input_ids": step, "attention_mask": mask}
-        next_input = "input_ids"
-    tokens, ended, state = [], torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device), None
+        prompt, valid = left_padded(input_ids, attention_mask)
+        inputs = {"input_ids": prompt, "attention_mask": valid}
+        fed = "input_ids"
+    tokens: list[Tensor] = []
+    ended = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+    state = None
     for _ in range(max_new_tokens):
         output = model(**inputs, past_key_values=state, use_cache=True)
         state = output.past_key_values
@@ -44,8 +49,8 @@ def greedy_decode(
         tokens.append(token)
         if bool(ended.all()):
             break
-        inputs = {**inputs, next_input: token.unsqueeze(1)}
-        if next_input == "input_ids":
+        inputs[fed] = token.unsqueeze(1)
+        if fed == "input_ids":
             inputs["attention_mask"] = None
     return torch.stack(tokens, dim=1)
 

@@ -1,7 +1,5 @@
 """An encoder and a head over its vocabulary: filling masks."""
 
-from typing import ClassVar
-
 from torch import nn
 from transformers.utils import can_return_tuple
 
@@ -18,7 +16,7 @@ from depthwise.shapes import Int, Tensor
 class DepthwiseForMaskedLM(DepthwisePreTrainedModel):
     """p(token | its surroundings), with the loss at the masked positions."""
 
-    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)

@@ -1,6 +1,7 @@
 """What all models share: configuration class, initialisation, losses by item."""
 
 import math
+from typing import ClassVar
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -23,8 +24,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = True
     _supports_sdpa = True
-    _no_split_modules = ("Block",)
-    needs: tuple[str, ...] = ()
+    _no_split_modules = ["Block"]
+    needs: ClassVar[tuple[str, ...]] = ()
     """Which stacks (``encoder``, ``decoder``) this model is made of; a configuration without them is refused."""
 
     def __init__(self, config: DepthwiseConfig) -> None:

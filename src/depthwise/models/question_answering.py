@@ -1,7 +1,5 @@
 """An encoder and two pointers: where an answer starts and where it ends."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -20,7 +18,7 @@ from depthwise.shapes import Int, Tensor
 class DepthwiseForQuestionAnswering(DepthwisePreTrainedModel):
     """[start_t, end_t] = W h_t + b, a softmax over real tokens for each of the two."""
 
-    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)

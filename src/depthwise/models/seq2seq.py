@@ -1,7 +1,5 @@
 """Encoder, decoder and a head over the target vocabulary: translation, summarisation."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -21,7 +19,7 @@ from depthwise.shapes import Int, Tensor
 class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel):
     """p(target | source), one token at a time."""
 
-    needs: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    needs = ("encoder", "decoder")
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)

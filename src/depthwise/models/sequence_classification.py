@@ -1,7 +1,5 @@
 """An encoder and one prediction per sequence: classes, several labels, or numbers."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -23,10 +21,11 @@ class DepthwiseForSequenceClassification(DepthwisePreTrainedModel):
     ``first``: v is the state of the first real token.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
+        assert config.num_labels is not None
         self.model = DepthwiseModel(config)
         self.pool = max_and_mean if config.pooling == "max_mean" else first_token
         self.classifier = nn.Linear(config.width * (2 if config.pooling == "max_mean" else 1), config.num_labels)

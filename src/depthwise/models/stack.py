@@ -47,9 +47,14 @@ class Stack(nn.Module):
     def num_layers(self) -> int:
         return len(self.layers)
 
+    def block(self, layer: int) -> Block:
+        block = self.layers[layer]
+        assert isinstance(block, Block)
+        return block
+
     def write_source(self, layer: int, source: Source | None) -> KeyValueMemory | None:
         """Keys and values of the encoder states for one block; none without an encoder."""
-        cross = self.layers[layer].cross
+        cross = self.block(layer).cross
         return None if cross is None or source is None else cross.write(source.states, source.valid)
 
     def run_layer(
@@ -63,7 +68,7 @@ class Stack(nn.Module):
         gate: Gate | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Memory]:
         """One block for all positions: their states after it, and the memory they read (see ``Block.forward``)."""
-        return self.layers[layer](x, valid=valid, past=past, source=source, gate=gate)
+        return self.block(layer)(x, valid=valid, past=past, source=source, gate=gate)
 
     def run_all(
         self,
@@ -81,8 +86,8 @@ class Stack(nn.Module):
         beyond the last gate then still write, so that deeper steps to come find the copied states there.
         """
         hidden, layers = [x], []
-        for layer, block in enumerate(self.layers):
-            runs = gates is None or layer < len(gates)
+        for layer in range(self.num_layers):
+            block, runs = self.block(layer), gates is None or layer < len(gates)
             if not runs and state is None:
                 break
             earlier = state.layers[layer] if state is not None and state.layers else None

@@ -1,7 +1,5 @@
 """An encoder and one prediction per token: tagging."""
 
-from typing import ClassVar
-
 from torch import nn
 from transformers.utils import can_return_tuple
 
@@ -17,10 +15,11 @@ from depthwise.shapes import Int, Tensor
 class DepthwiseForTokenClassification(DepthwisePreTrainedModel):
     """logits_t = W h_t + b."""
 
-    needs: ClassVar[tuple[str, ...]] = ("encoder",)
+    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
+        assert config.num_labels is not None
         self.model = DepthwiseModel(config)
         self.classifier = nn.Linear(config.width, config.num_labels)
         self.post_init()

@@ -1,0 +1,44 @@
+"""The ``depthwise`` command: commands are listed here and live in files of their own."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from depthwise.cli.demo import demo
+from depthwise.errors import DepthwiseError
+
+app = typer.Typer(
+    name="depthwise",
+    help="Sequence models that spend only the depth each input needs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"depthwise {version('depthwise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Sequence models that spend only the depth each input needs."""
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one clear message and exit code 1, never a traceback."""
+    try:
+        app()
+    except DepthwiseError as error:
+        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {error}", err=True)
+        sys.exit(1)
