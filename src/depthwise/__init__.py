@@ -26,6 +26,7 @@ _WHERE = {
     "DepthwiseModel": "depthwise.models.backbone",
     "DepthwiseOutput": "depthwise.models.outputs",
     "Plan": "depthwise.depth.plan",
+    "generated_depths": "depthwise.models.generation",
     "greedy_decode": "depthwise.models.greedy",
     "run_masked": "depthwise.models.masked",
 }

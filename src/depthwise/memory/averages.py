@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last, last_valid
+from depthwise.memory.base import first, first_valid, join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -40,6 +40,10 @@ class AverageMemory:
         if self.before is not None:
             total, number = self.before[0] + total, self.before[1] + number
         return AverageMemory(last(self.inputs, count), last_valid(self.valid, count), (total, number))
+
+    def without_last(self, count: int) -> "AverageMemory":
+        left = self.length - count
+        return AverageMemory(first(self.inputs, left), first_valid(self.valid, left), self.before)
 
     def keep(self, rows: Int[Tensor, "R"]) -> "AverageMemory":
         before = self.before

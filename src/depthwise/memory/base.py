@@ -27,6 +27,10 @@ class Memory(Protocol):
         """What is needed once only the last ``count`` positions may still be read by others."""
         ...
 
+    def without_last(self, count: int) -> Any:
+        """This memory before its last ``count`` positions were appended."""
+        ...
+
     def keep(self, rows: Int[Tensor, "R"]) -> Any:
         """The memory of these rows, in this order, repeats allowed: beam reordering and batch compaction alike."""
         ...
@@ -51,6 +55,16 @@ def join_valid(
 def keep_valid(valid: Bool[Tensor, "B L"] | None, rows: Int[Tensor, "R"]) -> Bool[Tensor, "R L"] | None:
     """The masks of these rows."""
     return None if valid is None else valid.index_select(0, rows)
+
+
+def first_valid(valid: Bool[Tensor, "B L"] | None, count: int) -> Bool[Tensor, "B M"] | None:
+    """The mask of the first ``count`` positions."""
+    return None if valid is None else first(valid, count)
+
+
+def first(tensor: Tensor, count: int, axis: int = 1) -> Tensor:
+    """The first ``count`` entries along an axis."""
+    return tensor.narrow(axis, 0, count)
 
 
 def last_valid(valid: Bool[Tensor, "B L"] | None, count: int) -> Bool[Tensor, "B M"] | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last, last_valid
+from depthwise.memory.base import first, first_valid, join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -27,6 +27,9 @@ class InputMemory:
 
     def recent(self, count: int) -> "InputMemory":
         return InputMemory(last(self.inputs, count), last_valid(self.valid, count))
+
+    def without_last(self, count: int) -> "InputMemory":
+        return InputMemory(first(self.inputs, self.length - count), first_valid(self.valid, self.length - count))
 
     def keep(self, rows: Int[Tensor, "R"]) -> "InputMemory":
         return InputMemory(self.inputs.index_select(0, rows), keep_valid(self.valid, rows))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from depthwise.memory.base import join_valid, keep_valid, last, last_valid
+from depthwise.memory.base import first, first_valid, join_valid, keep_valid, last, last_valid
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -29,6 +29,10 @@ class KeyValueMemory:
 
     def recent(self, count: int) -> "KeyValueMemory":
         return KeyValueMemory(last(self.keys, count, 2), last(self.values, count, 2), last_valid(self.valid, count))
+
+    def without_last(self, count: int) -> "KeyValueMemory":
+        left = self.length - count
+        return KeyValueMemory(first(self.keys, left, 2), first(self.values, left, 2), first_valid(self.valid, left))
 
     def keep(self, rows: Int[Tensor, "R"]) -> "KeyValueMemory":
         return KeyValueMemory(

@@ -67,7 +67,8 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         if self.encoder is None:
             assert self.decoder is not None
             ids = _given(input_ids, "input_ids")
-            return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states)
+            num_layers = self.config.num_hidden_layers
+            return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states, num_layers)
         if self.decoder is None:
             return self.encoder(_given(input_ids, "input_ids"), attention_mask, plan, output_hidden_states)
         ids = _given(decoder_input_ids, "decoder_input_ids")

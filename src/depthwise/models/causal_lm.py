@@ -9,13 +9,14 @@ from depthwise.memory import DecodeState
 from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.generation import DepthwiseGenerationMixin
 from depthwise.models.language_head import build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Int, Tensor
 
 
-class DepthwiseForCausalLM(DepthwisePreTrainedModel):
+class DepthwiseForCausalLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
     """p(next token | those before it), with a plain or an adaptive softmax."""
 
     needs = ("decoder",)

@@ -86,10 +86,23 @@ class DepthwiseConfig(PreTrainedConfig):
         """The plain options this configuration holds."""
         return parse_model({name: getattr(self, name) for name in OPTIONS}, source="DepthwiseConfig")
 
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "DepthwiseConfig":
+        """This configuration itself: ``encoder`` and ``decoder`` are stacks, not configurations of their own."""
+        return self
+
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of the decoder, or of the encoder where there is no decoder."""
-        return self._last_stack["num_layers"]
+        """Layers that run: those of the decoder, or of the encoder where there is no decoder.
+
+        Transformers' ``generate(assistant_early_exit=n)`` sets it to n while it drafts; the model then stops after n.
+        """
+        return self.__dict__.get("_num_layers_drafting", self._last_stack["num_layers"])
+
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, value: int) -> None:
+        self.__dict__.pop("_num_layers_drafting", None)
+        if value != self._last_stack["num_layers"]:
+            self.__dict__["_num_layers_drafting"] = value
 
     @property
     def num_attention_heads(self) -> int:

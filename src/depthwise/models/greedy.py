@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from depthwise.models.causal_lm import DepthwiseForCausalLM
+from depthwise.models.generation import left_padded
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
-from depthwise.shapes import Bool, Int, Tensor
+from depthwise.shapes import Int, Tensor
 
 
 @torch.no_grad()
@@ -53,15 +54,3 @@ def greedy_decode(
         if fed == "input_ids":
             inputs["attention_mask"] = None
     return torch.stack(tokens, dim=1)
-
-
-def left_padded(ids: Int[Tensor, "B T"], mask: Tensor | None) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
-    """Roll each row so that its last real token stands last; what is read then does not depend on the padding."""
-    if mask is None:
-        return ids, None
-    length = ids.shape[1]
-    valid = mask.bool()
-    steps = torch.arange(length, device=ids.device)
-    last = (valid * steps).amax(1, keepdim=True)
-    index = (steps + last + 1) % length
-    return ids.gather(1, index), valid.gather(1, index)

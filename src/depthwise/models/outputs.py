@@ -28,3 +28,13 @@ class DepthwiseOutput(ModelOutput):
     past_key_values: DecodeState | None = None
     encoder_last_hidden_state: Float[Tensor, "B S D"] | None = None
     encoder_depths: Int[Tensor, "B S"] | None = None
+
+    @property
+    def hidden_states(self) -> tuple[Float[Tensor, "B T D"], ...] | None:
+        """``hidden_by_depth`` under the name that Transformers' ``generate`` asks for."""
+        return self.hidden_by_depth
+
+    @property
+    def decoder_hidden_states(self) -> tuple[Float[Tensor, "B T D"], ...] | None:
+        """The same, where there is an encoder too."""
+        return self.hidden_by_depth

@@ -9,6 +9,7 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.memory import DecodeState
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.generation import DepthwiseGenerationMixin
 from depthwise.models.language_head import build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -16,7 +17,7 @@ from depthwise.models.sides import Encoder
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel):
+class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
     """p(target | source), one token at a time."""
 
     needs = ("encoder", "decoder")

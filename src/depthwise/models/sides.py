@@ -4,7 +4,8 @@ from torch import nn
 
 from depthwise.config import ModelConfig
 from depthwise.depth import Plan
-from depthwise.memory import DecodeState, LayerMemory
+from depthwise.errors import InputError
+from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
 from depthwise.models.inputs import check_ids, valid_tokens
 from depthwise.models.masked import run_masked
@@ -32,8 +33,16 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None = None,
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
     ) -> DepthwiseOutput:
-        """States of all tokens. Without a mask, tokens with the padding id are padding."""
+        """States of all tokens. Without a mask, tokens with the padding id are padding.
+
+        Transformers' ``generate`` passes the last two arguments; there are no attention weights to give, and the result
+        is always one output.
+        """
+        if output_attentions:
+            raise InputError("attention weights are not kept; leave output_attentions out")
         check_ids(input_ids, "input_ids", self.num_types, self.max_positions)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid)
@@ -70,8 +79,11 @@ class Decoder(nn.Module):
         state: DecodeState | None = None,
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        num_layers: int | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens, or of the next ones after those that ``state`` remembers.
+
+        ``num_layers`` cuts the stack there.
 
         ``attention_mask`` covers these tokens alone, or all since the first. Without a mask no token is padding: the
         padding id may be the first token of a target.
@@ -85,14 +97,20 @@ class Decoder(nn.Module):
         x = self.embedding(input_ids, valid, num_earlier)
         keep = bool(output_hidden_states)
         if plan is None:
-            output = self.stack.run_all(x, valid=valid, source=source, state=state, keep_hidden=keep)
+            output = self.stack.run_all(
+                x, valid=valid, source=source, state=state, num_layers=num_layers, keep_hidden=keep
+            )
         else:
             output = run_masked(self.stack, x, plan, valid=valid, source=source, state=state, keep_hidden=keep)
+        depths = depths_run(input_ids, valid, plan, num_layers or self.stack.num_layers)
+        if state is not None and output.memories is not None:
+            num_real = input_ids.new_full(input_ids.shape[:1], input_ids.shape[1]) if valid is None else valid.sum(1)
+            state = state.advanced(output.memories, input_ids.shape[1], num_real, depths)
         return DepthwiseOutput(
             last_hidden_state=output.final,
-            depths=depths_run(input_ids, valid, plan, self.stack.num_layers),
+            depths=depths,
             hidden_by_depth=output.hidden_by_depth,
-            past_key_values=None if output.layers is None else _advanced(state, output.layers, input_ids, valid),
+            past_key_values=state,
         )
 
 
@@ -102,17 +120,3 @@ def depths_run(
     """How many blocks each token ran: what the plan says or all of them, and none on padding."""
     depths = ids.new_full(ids.shape, num_layers) if plan is None else plan.depths
     return depths if valid is None else depths * valid
-
-
-def _advanced(
-    state: DecodeState | None,
-    layers: tuple[LayerMemory, ...],
-    ids: Int[Tensor, "B T"],
-    valid: Bool[Tensor, "B T"] | None,
-) -> DecodeState:
-    """The state after these steps."""
-    assert state is not None
-    num_real = ids.new_full(ids.shape[:1], ids.shape[1]) if valid is None else valid.sum(1)
-    if state.num_real is not None:
-        num_real = num_real + state.num_real
-    return DecodeState(layers, state.length + ids.shape[1], num_real)

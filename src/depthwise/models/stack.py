@@ -24,12 +24,12 @@ class Source:
 class StackOutput:
     """``final`` is the state after all blocks and the last norm. ``hidden_by_depth[n]`` is the state after n blocks.
 
-    Index 0 is the embedding. The states in between are kept on request only; ``layers`` are the memories of decoding.
+    Index 0 is the embedding. The states in between are kept on request only; ``memories`` are those of decoding.
     """
 
     final: Float[Tensor, "B T D"]
     hidden_by_depth: tuple[Float[Tensor, "B T D"], ...] | None = None
-    layers: tuple[LayerMemory, ...] | None = None
+    memories: tuple[LayerMemory, ...] | None = None
 
 
 class Stack(nn.Module):
@@ -78,19 +78,22 @@ class Stack(nn.Module):
         valid: Bool[Tensor, "B T"] | None = None,
         source: Source | None = None,
         state: DecodeState | None = None,
+        num_layers: int | None = None,
         keep_hidden: bool = False,
     ) -> StackOutput:
         """All layers in order, or the first ``len(gates)`` of them; later ones leave the states as they are.
 
+        ``num_layers`` cuts the stack there: what comes after does not exist.
+
         With a ``state`` these are the next steps of decoding: earlier memories are read and new ones returned. Layers
         beyond the last gate then still write, so that deeper steps to come find the copied states there.
         """
-        hidden, layers = [x], []
-        for layer in range(self.num_layers):
+        hidden, memories = [x], []
+        for layer in range(self.num_layers if num_layers is None else num_layers):
             block, runs = self.block(layer), gates is None or layer < len(gates)
             if not runs and state is None:
                 break
-            earlier = state.layers[layer] if state is not None and state.layers else None
+            earlier = state.memories[layer] if state is not None and state.memories else None
             past = None if earlier is None else earlier.past
             written = self.write_source(layer, source) if earlier is None else earlier.source
             if runs:
@@ -98,13 +101,15 @@ class Stack(nn.Module):
                 x, memory = self.run_layer(layer, x, valid=valid, past=past, source=written, gate=gate)
             else:
                 memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
-            layers.append(LayerMemory(block.mixer.forget(memory), written))
+            if state is not None:
+                kept = memory if state.remembers_all else block.mixer.forget(memory)
+                memories.append(LayerMemory(kept, written))
             hidden.append(x)
         hidden += [x] * (self.num_layers + 1 - len(hidden))
         return StackOutput(
             self.normalized(x),
             tuple(hidden) if keep_hidden else None,
-            tuple(layers) if state is not None else None,
+            tuple(memories) if state is not None else None,
         )
 
     def normalized(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:

@@ -1,0 +1,1 @@
+"""Models that come from, or go to, other libraries."""

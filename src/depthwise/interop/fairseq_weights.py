@@ -1,0 +1,192 @@
+"""Weights of fairseq translation models under our names.
+
+Names changed twice: the norms of a ``lightconv`` encoder and of early Transformers were numbered (``layer_norms.0``),
+queries, keys and values were stacked in one matrix (``in_proj_weight``), and an untied output matrix was called
+``embed_out``. Files of all three generations are read; which one a file belongs to need not be known.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from depthwise.config import ModelConfig, StackConfig
+from depthwise.errors import ConfigError, Problem
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.shapes import Tensor
+
+_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
+_LAYER = {
+    "linear1": "mixer.in_projection",
+    "linear2": "mixer.out_projection",
+    "conv": "mixer",
+    "conv.weight_linear": "mixer.kernel",
+    **{f"self_attn.{theirs}": f"mixer.projections.{ours}" for theirs, ours in _PROJECTIONS.items()},
+    "fc1": "feed_forward.hidden",
+    "fc2": "feed_forward.out",
+    "final_layer_norm": "feed_forward_residual.norm",
+    "self_attn_layer_norm": "mixer_residual.norm",
+}
+LAYER_MODULES = {
+    "encoder": {
+        **_LAYER,
+        "layer_norm1": "mixer_residual.norm",
+        "layer_norm2": "feed_forward_residual.norm",
+        "layer_norms.0": "mixer_residual.norm",
+        "layer_norms.1": "feed_forward_residual.norm",
+    },
+    "decoder": {
+        **_LAYER,
+        **{f"encoder_attn.{theirs}": f"cross.projections.{ours}" for theirs, ours in _PROJECTIONS.items()},
+        "conv_layer_norm": "mixer_residual.norm",
+        "encoder_attn_layer_norm": "cross_residual.norm",
+        "layer_norms.0": "mixer_residual.norm",
+        "layer_norms.1": "cross_residual.norm",
+        "layer_norms.2": "feed_forward_residual.norm",
+    },
+}
+"""Modules of one layer: theirs to ours."""
+SIDE_MODULES = {
+    "embed_tokens": "embedding.tokens",
+    "embed_positions": "embedding.positions",
+    "layer_norm": "stack.final_norm",
+}
+"""Modules of one side outside its layers: theirs to ours. A learned position keeps its row: both count from 2."""
+OUTPUT = ("decoder.output_projection.weight", "decoder.embed_out")
+TIED = {
+    "all": ("model.encoder.embedding.tokens.weight", "model.decoder.embedding.tokens.weight", "head.weight"),
+    "decoder": ("model.decoder.embedding.tokens.weight", "head.weight"),
+    "none": (),
+}
+"""Our names of one and the same matrix."""
+FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}
+"""The version of a Transformer's side from which on a pre-norm stack ends in a norm."""
+MOST_NAMED = 12
+"""How many names a message lists before it only counts."""
+
+_STACKED = re.compile(r"(.*(?:self_attn|encoder_attn))\.in_proj_(weight|bias)")
+_DROPPED = re.compile(r"(?:encoder|decoder)\.(?:version|embed_positions\.(?:_float_tensor|weights))")
+_IN_LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)\.(\w+)")
+_IN_SIDE = re.compile(r"(encoder|decoder)\.(\w+)\.(\w+)")
+
+
+def without_absent_norms(options: ModelConfig, state: Mapping[str, Tensor]) -> ModelConfig:
+    """The options without the last norms that the weights of an early pre-norm Transformer do not hold.
+
+    Its arguments do not tell: fairseq goes by the version stored among the weights.
+    """
+    return replace(
+        options,
+        encoder=_without_absent_norm(options.encoder, "encoder", state),
+        decoder=_without_absent_norm(options.decoder, "decoder", state),
+    )
+
+
+def _without_absent_norm(stack: StackConfig | None, side: str, state: Mapping[str, Tensor]) -> StackConfig | None:
+    if stack is None or stack.mixer != "attention" or f"{side}.layer_norm.weight" in state:
+        return stack
+    version = state.get(f"{side}.version")
+    is_early = version is None or float(version.flatten()[0]) < FINAL_NORM_SINCE[side]
+    return replace(stack, final_norm=False) if is_early and stack.has_final_norm else stack
+
+
+def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dict[str, Tensor]:
+    """The state dict of a ``DepthwiseForSeq2SeqLM`` with these options, tied matrices under each of their names.
+
+    Nothing is lost or made up: raises ``ConfigError`` with the weights that have no place in the model, those that the
+    model misses, those of another shape, those that come twice and tied matrices that differ.
+    """
+    expected = _expected_shapes(options)
+    converted: dict[str, Tensor] = {}
+    sources: dict[str, str] = {}
+    left_over, problems = [], []
+    for source, key, tensor in _split_stacked(state):
+        if _is_dropped(key, tensor):
+            continue
+        name = _our_name(key)
+        if name not in expected:
+            left_over.append(source)
+            continue
+        if name in converted:
+            problems.append(Problem(source, f"is the same weight as {sources[name]}; remove one of them"))
+        converted[name], sources[name] = _our_layout(name, tensor), source
+    remedy = "check that arguments and dictionaries belong to these weights"
+    if left_over:
+        problems.append(Problem("left over", f"no place in this model for {_named(left_over)}; {remedy}"))
+    problems += _tie(converted, TIED[options.tied_embeddings], sources)
+    missing = [name for name in expected if name not in converted]
+    if missing:
+        problems.append(Problem("missing", f"nothing among the weights for {_named(missing)}; {remedy}"))
+    for name, tensor in converted.items():
+        if name in sources and tensor.shape != expected[name]:
+            found, wanted = tuple(tensor.shape), tuple(expected[name])
+            problems.append(Problem(sources[name], f"has shape {found}, but the options ask for {wanted}; {remedy}"))
+    if problems:
+        raise ConfigError("fairseq weights", problems)
+    return converted
+
+
+def _expected_shapes(options: ModelConfig) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        model = DepthwiseForSeq2SeqLM(DepthwiseConfig.from_options(options))
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def _split_stacked(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, Tensor]]:
+    """Every weight with the key it is stored under and its key in the newest generation."""
+    for source, tensor in state.items():
+        stacked = _STACKED.fullmatch(source)
+        if stacked is None:
+            yield source, source, tensor
+            continue
+        attention, leaf = stacked.groups()
+        for projection, part in zip(("q_proj", "k_proj", "v_proj"), tensor.tensor_split(3), strict=True):
+            yield source, f"{attention}.{projection}.{leaf}", part
+
+
+def _is_dropped(key: str, tensor: Tensor) -> bool:
+    """Whether fairseq itself makes no use of it: versions, computed positions, the uninitialised bias (1, 1, C).
+
+    A convolution bias that is used has the shape (C).
+    """
+    return _DROPPED.fullmatch(key) is not None or (key.endswith(".conv.conv_bias") and tensor.dim() == 3)
+
+
+def _our_name(key: str) -> str | None:
+    if key in OUTPUT:
+        return "head.weight"
+    if in_layer := _IN_LAYER.fullmatch(key):
+        side, layer, module, leaf = in_layer.groups()
+        ours = LAYER_MODULES[side].get(module)
+        return None if ours is None else f"model.{side}.stack.layers.{layer}.{ours}.{leaf}"
+    if in_side := _IN_SIDE.fullmatch(key):
+        side, module, leaf = in_side.groups()
+        ours = SIDE_MODULES.get(module)
+        return None if ours is None else f"model.{side}.{ours}.{leaf}"
+    return None
+
+
+def _our_layout(name: str, tensor: Tensor) -> Tensor:
+    """Kernels of light convolutions are (H, 1, K) where they were written without the CUDA layer; ours are (H, K)."""
+    return tensor.squeeze(1) if name.endswith(".mixer.weight") and tensor.dim() == 3 else tensor
+
+
+def _tie(converted: dict[str, Tensor], names: tuple[str, ...], sources: Mapping[str, str]) -> list[Problem]:
+    """Give a tied matrix all its names; files hold it under one of them or under each."""
+    held = [name for name in names if name in converted]
+    problems = []
+    for name in held[1:]:
+        if not torch.equal(converted[name], converted[held[0]]):
+            message = f"differs from {sources[held[0]]}, to which the options tie it; check how embeddings are shared"
+            problems.append(Problem(sources[name], message))
+    if held:
+        converted.update((name, converted[held[0]]) for name in names if name not in held)
+    return problems
+
+
+def _named(keys: list[str]) -> str:
+    distinct = list(dict.fromkeys(keys))
+    rest = len(distinct) - MOST_NAMED
+    return ", ".join(distinct[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
