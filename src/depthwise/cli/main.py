@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from depthwise.cli.demo import demo
+from depthwise.cli.info import info
 from depthwise.errors import DepthwiseError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(info)
 
 
 def _print_version(wanted: bool) -> None:

@@ -79,7 +79,7 @@ def options_from_args(args: Mapping[str, Any], num_source_types: int, num_target
     arch = args.get("arch")
     if arch not in (*TRANSFORMERS, *LIGHTCONVS):
         found = "is missing" if arch is None else f"{arch!r} is no architecture that can be imported"
-        remedy = "if the model is one of these with other sizes, say transformer or lightconv"
+        remedy = "give transformer or lightconv if it is one of these under another name"
         raise ConfigError("fairseq arguments", [Problem("arch", f"{found}; {remedy}")])
     reader = _Reader(args, is_transformer=arch in TRANSFORMERS)
     config = _model(reader, num_source_types, num_target_types)

@@ -4,6 +4,8 @@ Band b covers the types from ``bounds[b]`` to ``bounds[b + 1]`` with vectors of 
 (Baevski & Auli 2019 for the input; Grave et al. 2017 for the output). Types must be sorted by falling frequency.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -36,7 +38,7 @@ class AdaptiveEmbedding(nn.Module):
 
     def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         states: Tensor | float = 0.0
-        for band, (start, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+        for band, (start, end) in enumerate(pairwise(self.bounds)):
             here = ((ids >= start) & (ids < end)).unsqueeze(-1)
             vectors = self.projections[band](self.tables[band]((ids - start).clamp(0, end - start - 1)))
             states = torch.where(here, vectors, states)
@@ -56,7 +58,7 @@ class AdaptiveHead(nn.Module):
         super().__init__()
         self.bounds, self.dropout = band_bounds(num_types, config), config.dropout
         widths = [width // config.factor**band for band in range(len(self.bounds) - 1)]
-        sizes = [end - start for start, end in zip(self.bounds, self.bounds[1:], strict=False)]
+        sizes = [end - start for start, end in pairwise(self.bounds)]
         self.tables = nn.ModuleList(
             nn.Linear(band_width, size, bias=False) for band_width, size in zip(widths, sizes, strict=True)
         )

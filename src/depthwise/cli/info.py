@@ -1,0 +1,102 @@
+"""``depthwise info``: what a model is made of and what it costs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from depthwise.config import preset
+from depthwise.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from depthwise.models.configuration import DepthwiseConfig
+    from depthwise.models.cost import Cost
+
+
+def info(
+    model: Annotated[str, typer.Argument(help="A run folder, or the name of a preset.", metavar="RUN")],
+    length: Annotated[int, typer.Option(help="Length of the sequences that costs are given for.", min=1)] = 25,
+) -> None:
+    """Show the parts of a model, their parameters and what they cost per token.
+
+    Costs are floating-point operations (multiply-add = 2) of one token among LENGTH, at full depth. The last row has
+    all that one target token needs: its share of the source, every block and the scores of the vocabulary.
+    """
+    if not Path(model).exists():
+        preset(model)  # a misspelt name is reported before anything heavy is loaded
+
+    from depthwise.kernels.backend import pick
+
+    console = Console()
+    console.print(_parts(_config(model), length))
+    console.print(f"kernel back end: {pick('auto')}")
+
+
+def _config(name: str) -> "DepthwiseConfig":
+    """The configuration of a run folder or of a preset."""
+    from transformers import AutoConfig
+
+    from depthwise.models.configuration import DepthwiseConfig
+
+    folder = Path(name)
+    if not folder.exists():
+        return DepthwiseConfig.from_preset(name)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds no config.json; give a run folder, or the name of a preset")
+    config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, DepthwiseConfig):
+        raise InputError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
+    return config
+
+
+def _parts(config: "DepthwiseConfig", length: int) -> Table:
+    """One row per mixer, one for each other kind of part, and the sums."""
+    from depthwise.models.cost import Cost, ModelCost
+
+    cost, skeleton = ModelCost(config.options), _skeleton(config)
+    backbone = getattr(skeleton, "model", skeleton)
+    table = Table("part", "parameters", "FLOPs per token", title=f"{type(skeleton).__name__} at length {length}")
+    for side, stack in (("encoder", cost.encoder), ("decoder", cost.decoder)):
+        if stack is None:
+            continue
+        blocks = getattr(backbone, side).stack.layers
+        for layer, block in enumerate(blocks):
+            kernel = stack.stack.kernel_size(layer)
+            mixer = stack.stack.mixer if kernel is None else f"{stack.stack.mixer} {kernel}"
+            _add(table, f"{side} block {layer}: {mixer}", block.mixer, stack.mixer(layer, length))
+        if stack.has_source:
+            _add(table, f"{side} attention over the source, each", blocks[0].cross, stack.cross(length))
+        _add(table, f"{side} feed-forward, each", blocks[0].feed_forward, stack.feed_forward())
+        _add(table, f"{side} embedding", getattr(backbone, side).embedding, cost.embedding())
+    if hasattr(skeleton, "head"):
+        _add(table, "head", skeleton.head, cost.head())
+    table.add_section()
+    total = cost.forward(length, length if config.is_encoder_decoder else 0)
+    _add(table, "all", skeleton, Cost(total.flops // length))
+    return table
+
+
+def _skeleton(config: "DepthwiseConfig") -> Any:
+    """The model without storage, to count its parameters: the one that was saved, else the one its stacks make."""
+    import torch
+
+    from depthwise.models.auto import MODELS
+
+    by_name = {model_class.__name__: model_class for model_class in MODELS.values()}
+    if config.architectures:
+        name = config.architectures[0]
+    elif config.is_encoder_decoder:
+        name = "DepthwiseForSeq2SeqLM"
+    else:
+        name = "DepthwiseForMaskedLM" if config.decoder is None else "DepthwiseForCausalLM"
+    with torch.device("meta"):
+        return by_name[name](config)
+
+
+def _add(table: Table, part: str, module: "nn.Module", cost: "Cost") -> None:
+    parameters = sum(weight.numel() for weight in module.parameters())
+    table.add_row(part, f"{parameters:,}", f"{cost.flops:,}")
