@@ -83,13 +83,13 @@ class Stack(nn.Module):
     ) -> StackOutput:
         """All layers in order, or the first ``len(gates)`` of them; later ones leave the states as they are.
 
-        ``num_layers`` cuts the stack there: what comes after does not exist.
-
-        With a ``state`` these are the next steps of decoding: earlier memories are read and new ones returned. Layers
-        beyond the last gate then still write, so that deeper steps to come find the copied states there.
+        ``num_layers`` cuts the stack there, as if later layers did not exist. With a ``state`` these are the next steps
+        of decoding: earlier memories are read and new ones returned. Layers beyond the last gate then still write, so
+        that deeper steps to come find the copied states there.
         """
+        limit = self.num_layers if num_layers is None else num_layers
         hidden, memories = [x], []
-        for layer in range(self.num_layers if num_layers is None else num_layers):
+        for layer in range(limit):
             block, runs = self.block(layer), gates is None or layer < len(gates)
             if not runs and state is None:
                 break
@@ -104,11 +104,12 @@ class Stack(nn.Module):
             if state is not None:
                 kept = memory if state.remembers_all else block.mixer.forget(memory)
                 memories.append(LayerMemory(kept, written))
-            hidden.append(x)
-        hidden += [x] * (self.num_layers + 1 - len(hidden))
+            if keep_hidden:
+                hidden.append(x)
+        copies = [x] * (limit + 1 - len(hidden))
         return StackOutput(
             self.normalized(x),
-            tuple(hidden) if keep_hidden else None,
+            (*hidden, *copies) if keep_hidden else None,
             tuple(memories) if state is not None else None,
         )
 
