@@ -1,207 +1,30 @@
-"""Translation models of fairseq: its architecture arguments as our options, its weights under our names.
+"""Models of fairseq: their checkpoints, arguments, weights and dictionaries as an ordinary run.
 
-    options = options_from_args(args, num_source_types, num_target_types)
-    options = without_absent_norms(options, state)
+    convert_fairseq("folder/of/fairseq", "runs/imported")
+
+does everything. Its steps can be taken one by one:
+
+    args, state = read_checkpoint("checkpoint_best.pt")
+    options = without_absent_norms(options_from_args(args, num_source_types, num_target_types), state)
     model = DepthwiseForSeq2SeqLM(DepthwiseConfig.from_options(options))
     model.load_state_dict(convert_state_dict(state, options))
-
-Covered are the Transformer and the light and dynamic convolutions of ``lightconv``. Ids of special tokens stay as they
-are in fairseq (bos 0, pad 1, eos 2, unk 3), which are the defaults of ``DepthwiseConfig``.
 """
 
-import ast
-from collections.abc import Mapping
-from typing import Any
-
-from depthwise.config import ModelConfig, StackConfig, check_model
-from depthwise.errors import ConfigError, Problem
+from depthwise.interop.fairseq_checkpoint import read_checkpoint
+from depthwise.interop.fairseq_folder import Conversion, convert_fairseq
+from depthwise.interop.fairseq_latent import shared_copy
+from depthwise.interop.fairseq_options import LANGUAGE_MODELS, LIGHTCONVS, TRANSFORMERS, options_from_args
 from depthwise.interop.fairseq_weights import convert_state_dict, without_absent_norms
 
-__all__ = ["convert_state_dict", "options_from_args", "without_absent_norms"]
-
-TRANSFORMERS = (
-    "transformer",
-    "transformer_tiny",
-    "transformer_iwslt_de_en",
-    "transformer_wmt_en_de",
-    "transformer_wmt_en_de_big",
-    "transformer_wmt_en_de_big_t2t",
-    "transformer_vaswani_wmt_en_de_big",
-    "transformer_vaswani_wmt_en_fr_big",
-)
-LIGHTCONVS = (
-    "lightconv",
-    "lightconv_iwslt_de_en",
-    "lightconv_wmt_en_de",
-    "lightconv_wmt_en_de_big",
-    "lightconv_wmt_en_fr_big",
-    "lightconv_wmt_zh_en_big",
-)
-MIXERS = {"lightweight": "lightconv", "dynamic": "dynamicconv"}
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "tanh": "tanh"}
-ENCODER_KERNELS = (3, 7, 15, 31, 31, 31, 31)
-DECODER_KERNELS = (3, 7, 15, 31, 31, 31)
-FIRST_POSITION = 2
-"""Positions count from the padding id plus one."""
-
-UNSUPPORTED = {"adaptive_softmax_cutoff": "an adaptive softmax over the target"}
-"""Arguments that both architectures read and that our models have no counterpart for, in words."""
-UNSUPPORTED_IN_TRANSFORMERS = {
-    "layernorm_embedding": "a norm on the embeddings",
-    "cross_self_attention": "attention over source and target at once",
-    "no_cross_attention": "a decoder that does not attend to the source",
-    "merge_src_tgt_embed": "one embedding over two merged dictionaries",
-    "char_inputs": "input in characters",
-    "quant_noise_pq": "quantisation noise",
-    "quant_noise_scalar": "quantisation noise",
-    "base_layers": "a layer of routed experts",
-    "scale_attn": "a norm after self-attention",
-    "scale_fc": "a norm inside the feed-forward network",
-    "scale_heads": "a weight for each attention head",
-    "scale_resids": "a weight on the residual",
-    "encoder_layers_to_keep": "a choice of layers made while loading",
-    "decoder_layers_to_keep": "a choice of layers made while loading",
-    "encoder_xformers_att_config": "attention by xFormers",
-    "decoder_xformers_att_config": "attention by xFormers",
-}
-_WORDS = {"true": True, "1": True, "false": False, "0": False}
-_UNSET: tuple[Any, ...] = (None, False, 0, "", "0", "False", "None", [], ())
-
-
-def options_from_args(args: Mapping[str, Any], num_source_types: int, num_target_types: int) -> ModelConfig:
-    """Our options for a model with these architecture arguments and dictionaries of these sizes.
-
-    ``args`` holds ``arch`` and what the command line of fairseq was given (``vars`` of the namespace in a checkpoint).
-    An argument that is absent or null has the default that fairseq gives it when it loads a file; one that its
-    architecture does not read is not looked at. LayerDrop is left out: it changes training alone. Raises
-    ``ConfigError`` with everything that our models cannot represent.
-    """
-    arch = args.get("arch")
-    if arch not in (*TRANSFORMERS, *LIGHTCONVS):
-        found = "is missing" if arch is None else f"{arch!r} is no architecture that can be imported"
-        remedy = "give transformer or lightconv if it is one of these under another name"
-        raise ConfigError("fairseq arguments", [Problem("arch", f"{found}; {remedy}")])
-    reader = _Reader(args, is_transformer=arch in TRANSFORMERS)
-    config = _model(reader, num_source_types, num_target_types)
-    problems = [*reader.problems.values(), *check_model(config)]
-    if problems:
-        raise ConfigError("fairseq arguments", problems)
-    return config
-
-
-class _Reader:
-    """Arguments with their defaults. What is wrong with one is noted once, and something harmless stands in for it."""
-
-    def __init__(self, args: Mapping[str, Any], *, is_transformer: bool) -> None:
-        self.args, self.is_transformer = args, is_transformer
-        self.problems: dict[str, Problem] = {}
-        for name, meaning in {**UNSUPPORTED, **(UNSUPPORTED_IN_TRANSFORMERS if is_transformer else {})}.items():
-            if args.get(name) not in _UNSET:
-                self.refuse(name, f"{meaning} has no counterpart here; import a model that was trained without it")
-
-    def refuse(self, name: str, message: str) -> None:
-        self.problems[name] = Problem(name, message)
-
-    def value(self, name: str, default: Any) -> Any:
-        value = self.args.get(name)
-        return default if value is None else value
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean, which may be written as text: a file can hold "False" where False is meant."""
-        value = self.value(name, default)
-        word = str(value).lower()
-        if word not in _WORDS:
-            self.refuse(name, f"{value!r} is neither true nor false; give one of these")
-        return _WORDS.get(word, default)
-
-    def choice(self, name: str, default: str, known: Mapping[str, str]) -> str:
-        """Our word for theirs."""
-        value = self.value(name, default)
-        if value not in known:
-            self.refuse(name, f"{value!r} has no counterpart here; only {', '.join(known)} can be imported")
-        return known.get(value, known[default])
-
-    def sizes(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """A list of numbers, which may be written as text. A single number serves all layers."""
-        value = self.value(name, default)
-        try:
-            value = ast.literal_eval(value) if isinstance(value, str) else value
-        except (ValueError, SyntaxError):
-            self.refuse(name, f"{value!r} is no list of kernel sizes; give one such as [3, 7, 15]")
-            return default
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _model(reader: _Reader, num_source_types: int, num_target_types: int) -> ModelConfig:
-    width = reader.value("encoder_embed_dim", 512)
-    decoder_width = reader.value("decoder_embed_dim", width)
-    output_width = reader.value("decoder_output_dim", decoder_width)
-    if decoder_width != width:
-        message = f"{decoder_width} differs from encoder_embed_dim {width}; import a model whose sides are equally wide"
-        reader.refuse("decoder_embed_dim", message)
-    if output_width != decoder_width:
-        message = f"{output_width} differs from decoder_embed_dim {decoder_width}; import a model where they are equal"
-        reader.refuse("decoder_output_dim", message)
-    tied = "decoder" if reader.flag("share_decoder_input_output_embed") else "none"
-    stack = _attention_stack if reader.is_transformer else _convolution_stack
-    return ModelConfig(
-        vocab_size=num_target_types,
-        source_vocab_size=None if num_source_types == num_target_types else num_source_types,
-        width=width,
-        encoder=stack(reader, "encoder"),
-        decoder=stack(reader, "decoder"),
-        tied_embeddings="all" if reader.flag("share_all_embeddings") else tied,
-        scale_embedding=not (reader.is_transformer and reader.flag("no_scale_embedding")),
-        position_offset=FIRST_POSITION,
-    )
-
-
-def _attention_stack(reader: _Reader, side: str) -> StackConfig:
-    has_no_final_norm = side == "decoder" and reader.flag("no_decoder_final_norm")
-    return StackConfig(
-        **_common(reader, side),
-        mixer="attention",
-        num_layers=reader.value(f"{side}_layers", 6),
-        final_norm=False if has_no_final_norm else None,
-        activation=reader.choice("activation_fn", "relu", ACTIVATIONS),
-        attention_dropout=reader.value("attention_dropout", 0.0),
-        activation_dropout=reader.value("activation_dropout", 0.0) or reader.value("relu_dropout", 0.0),
-    )
-
-
-def _convolution_stack(reader: _Reader, side: str) -> StackConfig:
-    """The encoder has no attention, so that dropout of attention weights concerns the decoder alone."""
-    is_encoder = side == "encoder"
-    width = reader.value(f"{side}_embed_dim", reader.value("encoder_embed_dim", 512))
-    conv_width = reader.value(f"{side}_conv_dim", width)
-    attention_dropout = reader.value("attention_dropout", 0.0)
-    return StackConfig(
-        **_common(reader, side),
-        mixer=reader.choice(f"{side}_conv_type", "dynamic", MIXERS),
-        num_layers=reader.value(f"{side}_layers", 7 if is_encoder else 6),
-        kernel_sizes=reader.sizes(f"{side}_kernel_size_list", ENCODER_KERNELS if is_encoder else DECODER_KERNELS),
-        conv_width=None if conv_width == width else conv_width,
-        glu=reader.flag(f"{side}_glu", default=True),
-        kernel_normalization="softmax" if reader.flag("weight_softmax", default=True) else "none",
-        dropconnect=reader.value("weight_dropout", attention_dropout),
-        input_dropout=reader.value("input_dropout", 0.1),
-        attention_dropout=0.0 if is_encoder else attention_dropout,
-        activation_dropout=reader.value("relu_dropout", 0.0),
-    )
-
-
-def _common(reader: _Reader, side: str) -> dict[str, Any]:
-    """Options that every mixer has."""
-    learned = reader.flag(f"{side}_learned_pos")
-    return {
-        "num_heads": reader.value(f"{side}_attention_heads", 8),
-        "ffn_width": reader.value(f"{side}_ffn_embed_dim", reader.value("encoder_ffn_embed_dim", 2048)),
-        "norm": "pre" if reader.flag(f"{side}_normalize_before") else "post",
-        "positions": "none"
-        if reader.flag("no_token_positional_embeddings")
-        else "learned"
-        if learned
-        else "sinusoidal",
-        "max_positions": reader.value("max_source_positions" if side == "encoder" else "max_target_positions", 1024),
-        "dropout": reader.value("dropout", 0.1),
-    }
+__all__ = [
+    "LANGUAGE_MODELS",
+    "LIGHTCONVS",
+    "TRANSFORMERS",
+    "Conversion",
+    "convert_fairseq",
+    "convert_state_dict",
+    "options_from_args",
+    "read_checkpoint",
+    "shared_copy",
+    "without_absent_norms",
+]

@@ -1,8 +1,9 @@
-"""Weights of fairseq translation models under our names.
+"""Weights of fairseq models under our names.
 
 Names changed twice: the norms of a ``lightconv`` encoder and of early Transformers were numbered (``layer_norms.0``),
 queries, keys and values were stacked in one matrix (``in_proj_weight``), and an untied output matrix was called
-``embed_out``. Files of all three generations are read; which one a file belongs to need not be known.
+``embed_out``. Files of all three generations are read; which one a file belongs to need not be known. The bands of an
+adaptive softmax are in the head's own layout here: one matrix per band and one for the entries of the other bands.
 """
 
 import re
@@ -13,7 +14,9 @@ import torch
 
 from depthwise.config import ModelConfig, StackConfig
 from depthwise.errors import ConfigError, Problem
+from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.language_head import tied_weights
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Tensor
 
@@ -54,21 +57,29 @@ SIDE_MODULES = {
     "layer_norm": "stack.final_norm",
 }
 """Modules of one side outside its layers: theirs to ours. A learned position keeps its row: both count from 2."""
-OUTPUT = ("decoder.output_projection.weight", "decoder.embed_out")
-TIED = {
-    "all": ("model.encoder.embedding.tokens.weight", "model.decoder.embedding.tokens.weight", "head.weight"),
-    "decoder": ("model.decoder.embedding.tokens.weight", "head.weight"),
-    "none": (),
+OUTPUT = {
+    "decoder.output_projection.weight": "head.weight",
+    "decoder.embed_out": "head.weight",
+    "decoder.adaptive_softmax.head.word_proj.weight": "head.tables.0.weight",
+    "decoder.adaptive_softmax.head.class_proj.weight": "head.bands.weight",
 }
-"""Our names of one and the same matrix."""
+"""Output matrices outside the numbered bands: theirs to ours."""
+UNTIED_HEAD = "decoder.adaptive_softmax.head.weight"
+"""The first band and the entries of the others in one matrix, where they are no embedding too."""
+ALL_TIED = ("model.encoder.embedding.tokens.weight", "model.decoder.embedding.tokens.weight", "head.weight")
+"""Our names of the one matrix that a joined dictionary can have."""
 FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}
 """The version of a Transformer's side from which on a pre-norm stack ends in a norm."""
 MOST_NAMED = 12
 """How many names a message lists before it only counts."""
 
 _STACKED = re.compile(r"(.*(?:self_attn|encoder_attn))\.in_proj_(weight|bias)")
-_DROPPED = re.compile(r"(?:encoder|decoder)\.(?:version|embed_positions\.(?:_float_tensor|weights))")
+_DROPPED = re.compile(
+    r"(?:encoder|decoder)\."
+    r"(?:version|embed_positions\.(?:_float_tensor|weights)|embed_tokens\._float_tensor|adaptive_softmax\.version)"
+)
 _IN_LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)\.(\w+)")
+_IN_BAND = re.compile(r"decoder\.(embed_tokens\.embeddings|adaptive_softmax\.tail)\.(\d+)\.([012])\.weight")
 _IN_SIDE = re.compile(r"(encoder|decoder)\.(\w+)\.(\w+)")
 
 
@@ -93,16 +104,17 @@ def _without_absent_norm(stack: StackConfig | None, side: str, state: Mapping[st
 
 
 def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dict[str, Tensor]:
-    """The state dict of a ``DepthwiseForSeq2SeqLM`` with these options, tied matrices under each of their names.
+    """The state dict of the model with these options, tied matrices under each of their names.
 
-    Nothing is lost or made up: raises ``ConfigError`` with the weights that have no place in the model, those that the
-    model misses, those of another shape, those that come twice and tied matrices that differ.
+    The model is a ``DepthwiseForSeq2SeqLM``, without an encoder a ``DepthwiseForCausalLM``. Nothing is lost or made up: raises
+    ``ConfigError`` with the weights that have no place in the model, those that the model misses, those of another
+    shape, those that come twice and tied matrices that differ.
     """
     expected = _expected_shapes(options)
     converted: dict[str, Tensor] = {}
     sources: dict[str, str] = {}
     left_over, problems = [], []
-    for source, key, tensor in _split_stacked(state):
+    for source, key, tensor in _split_stacked(state, options):
         if _is_dropped(key, tensor):
             continue
         name = _our_name(key)
@@ -111,11 +123,12 @@ def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dic
             continue
         if name in converted:
             problems.append(Problem(source, f"is the same weight as {sources[name]}; remove one of them"))
-        converted[name], sources[name] = _our_layout(name, tensor), source
+        converted[name], sources[name] = _our_layout(name, tensor, expected[name]), source
     remedy = "check that arguments and dictionaries belong to these weights"
     if left_over:
         problems.append(Problem("left over", f"no place in this model for {_named(left_over)}; {remedy}"))
-    problems += _tie(converted, TIED[options.tied_embeddings], sources)
+    for names in _tied_names(options):
+        problems += _tie(converted, names, sources)
     missing = [name for name in expected if name not in converted]
     if missing:
         problems.append(Problem("missing", f"nothing among the weights for {_named(missing)}; {remedy}"))
@@ -128,22 +141,30 @@ def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dic
     return converted
 
 
+def model_class(options: ModelConfig) -> type[DepthwiseForSeq2SeqLM] | type[DepthwiseForCausalLM]:
+    """The model that these options make of a fairseq checkpoint."""
+    return DepthwiseForCausalLM if options.encoder is None else DepthwiseForSeq2SeqLM
+
+
 def _expected_shapes(options: ModelConfig) -> dict[str, torch.Size]:
     with torch.device("meta"):
-        model = DepthwiseForSeq2SeqLM(DepthwiseConfig.from_options(options))
+        model = model_class(options)(DepthwiseConfig.from_options(options))
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-def _split_stacked(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, Tensor]]:
-    """Every weight with the key it is stored under and its key in the newest generation."""
+def _split_stacked(state: Mapping[str, Tensor], options: ModelConfig) -> Iterator[tuple[str, str, Tensor]]:
+    """Every weight with the key it is stored under and its key in the newest generation, one matrix each."""
     for source, tensor in state.items():
-        stacked = _STACKED.fullmatch(source)
-        if stacked is None:
+        if stacked := _STACKED.fullmatch(source):
+            attention, leaf = stacked.groups()
+            for projection, part in zip(("q_proj", "k_proj", "v_proj"), tensor.tensor_split(3), strict=True):
+                yield source, f"{attention}.{projection}.{leaf}", part
+        elif source == UNTIED_HEAD and options.adaptive is not None:
+            size = options.adaptive.cutoffs[0]
+            yield source, "decoder.adaptive_softmax.head.word_proj.weight", tensor[:size]
+            yield source, "decoder.adaptive_softmax.head.class_proj.weight", tensor[size:]
+        else:
             yield source, source, tensor
-            continue
-        attention, leaf = stacked.groups()
-        for projection, part in zip(("q_proj", "k_proj", "v_proj"), tensor.tensor_split(3), strict=True):
-            yield source, f"{attention}.{projection}.{leaf}", part
 
 
 def _is_dropped(key: str, tensor: Tensor) -> bool:
@@ -156,7 +177,9 @@ def _is_dropped(key: str, tensor: Tensor) -> bool:
 
 def _our_name(key: str) -> str | None:
     if key in OUTPUT:
-        return "head.weight"
+        return OUTPUT[key]
+    if in_band := _IN_BAND.fullmatch(key):
+        return _our_band(*in_band.groups())
     if in_layer := _IN_LAYER.fullmatch(key):
         side, layer, module, leaf = in_layer.groups()
         ours = LAYER_MODULES[side].get(module)
@@ -168,9 +191,34 @@ def _our_name(key: str) -> str | None:
     return None
 
 
-def _our_layout(name: str, tensor: Tensor) -> Tensor:
-    """Kernels of light convolutions are (H, 1, K) where they were written without the CUDA layer; ours are (H, K)."""
-    return tensor.squeeze(1) if name.endswith(".mixer.weight") and tensor.dim() == 3 else tensor
+def _our_band(module: str, band: str, part: str) -> str | None:
+    """An input band is a table (0) and a projection (1); an output band a projection (0), dropout and a table (2).
+
+    Output bands count from the second on, which is the first with a projection.
+    """
+    if module.startswith("embed_tokens"):
+        ours = {"0": "tables", "1": "projections"}.get(part)
+        return None if ours is None else f"model.decoder.embedding.tokens.{ours}.{band}.weight"
+    return {"0": f"head.projections.{band}.weight", "2": f"head.tables.{int(band) + 1}.weight"}.get(part)
+
+
+def _our_layout(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Kernels of light convolutions are (H, 1, K) where they were written without the CUDA layer; ours are (H, K).
+
+    The narrowing of an output band is stored as a map from wide to narrow unless it is tied; ours is the input's way
+    round always.
+    """
+    if name.endswith(".mixer.weight") and tensor.dim() == 3:
+        return tensor.squeeze(1)
+    is_narrowing = name.startswith("head.projections.")
+    return tensor.t() if is_narrowing and tensor.shape != shape and tensor.t().shape == shape else tensor
+
+
+def _tied_names(options: ModelConfig) -> list[tuple[str, ...]]:
+    """Our names of matrices that are one and the same."""
+    if options.encoder is not None and options.tied_embeddings == "all":
+        return [ALL_TIED]
+    return [(source, target) for target, source in tied_weights(options, "head", "decoder").items()]
 
 
 def _tie(converted: dict[str, Tensor], names: tuple[str, ...], sources: Mapping[str, str]) -> list[Problem]:

@@ -50,7 +50,7 @@ def drop_connect(
     if probability == 0.0:
         return weight
     if shared:
-        return weight * F.dropout(torch.ones_like(weight[(0,) * (weight.dim() - 2)]), probability)
+        return weight * F.dropout(weight.new_ones(weight.shape[-2:]), probability)
     return F.dropout(weight.expand(*rows, *weight.shape[-2:]) if rows else weight, probability)
 
 

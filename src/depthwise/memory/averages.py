@@ -36,7 +36,7 @@ class AverageMemory:
         folded = self.inputs[:, :old]
         folded = folded if folded.dtype == torch.float64 else folded.float()
         real = folded.new_ones(folded.shape[:2]) if self.valid is None else self.valid[:, :old].to(folded.dtype)
-        total, number = (folded * real.unsqueeze(-1)).sum(1), real.sum(1, keepdim=True)
+        total, number = folded.masked_fill(real.unsqueeze(-1) == 0, 0).sum(1), real.sum(1, keepdim=True)
         if self.before is not None:
             total, number = self.before[0] + total, self.before[1] + number
         return AverageMemory(last(self.inputs, count), last_valid(self.valid, count), (total, number))

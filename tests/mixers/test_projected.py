@@ -1,0 +1,135 @@
+"""The module around light and dynamic convolutions: projections, gate, bias, dropout."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depthwise.kernels import dynamic_conv, light_conv
+from depthwise.mixers import DynamicConv, LightConv
+from depthwise.mixers.projected import ConvOptions, ProjectedConv
+
+WIDTH = 6
+both = pytest.mark.parametrize("kind", [LightConv, DynamicConv], ids=["light", "dynamic"])
+Randomized = Callable[[Any], Any]
+
+
+def options(**given: Any) -> ConvOptions:
+    return ConvOptions(**{"width": WIDTH, "kernel_size": 3, "num_heads": 2, "causal": True, **given})
+
+
+def convolved(mixer: ProjectedConv, inputs: Tensor, valid: Tensor | None) -> Tensor:
+    """What the kernels in ``depthwise.kernels`` make of a memory, with the predictor written out."""
+    given = {
+        "left": mixer.options.kernel_size - 1,
+        "valid": valid,
+        "normalization": mixer.options.normalization,
+        "renormalize": mixer.options.renormalize_padding,
+    }
+    if isinstance(mixer, LightConv):
+        return light_conv(inputs, mixer.weight, **given)
+    assert isinstance(mixer, DynamicConv)
+    predictor = mixer.kernel.weight.view(mixer.options.num_heads, mixer.options.kernel_size, -1)
+    return dynamic_conv(inputs, torch.einsum("hkc,btc->bthk", predictor, inputs), **given)
+
+
+@both
+@pytest.mark.parametrize("conv_width", [None, 4])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("glu", [False, True])
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_the_whole_module(
+    kind: type[ProjectedConv],
+    glu: bool,
+    bias: bool,
+    conv_width: int | None,
+    renormalize: bool,
+    randomized: Randomized,
+    assert_same: Callable[..., None],
+) -> None:
+    """Y = W_O (conv(act(W_I X)) + b); the gate is the sigmoid of the second half."""
+    mixer = randomized(kind(options(glu=glu, bias=bias, conv_width=conv_width, renormalize_padding=renormalize)))
+    x, valid = torch.randn(2, 5, WIDTH, dtype=torch.float64), torch.rand(2, 5) < 0.7
+    channels = conv_width or WIDTH
+    inputs = x @ mixer.in_projection.weight.T + mixer.in_projection.bias
+    if glu:
+        inputs = inputs[..., :channels] / (1 + (-inputs[..., channels:]).exp())
+    assert inputs.shape[-1] == channels
+    mixed = convolved(mixer, inputs, valid)
+    if bias:
+        mixed = mixed + mixer.conv_bias
+    assert_same(mixer(x, valid), mixed @ mixer.out_projection.weight.T + mixer.out_projection.bias)
+    assert_same(mixer.write(x, valid).inputs, inputs)
+
+
+@both
+def test_parameters(kind: type[ProjectedConv]) -> None:
+    """Biases on both projections, none on the convolution unless asked for; it then starts at zero."""
+    plain = {name for name, _ in kind(options()).named_parameters()}
+    kernel = "weight" if kind is LightConv else "kernel.weight"
+    projections = {f"{side}_projection.{name}" for side in ("in", "out") for name in ("weight", "bias")}
+    assert plain == {kernel, *projections}
+    mixer = kind(options(bias=True, conv_width=4))
+    assert {name for name, _ in mixer.named_parameters()} == {*plain, "conv_bias"}
+    assert mixer.conv_bias is not None
+    assert torch.equal(mixer.conv_bias, torch.zeros(4))
+
+
+# Dropout
+
+
+@both
+@pytest.mark.parametrize(
+    "dropping",
+    [{"input_dropout": 0.5}, {"dropconnect": 0.5}, {"dropconnect": 0.5, "dropconnect_shared": True}],
+    ids=str,
+)
+def test_dropout_acts_in_training_only(
+    kind: type[ProjectedConv], dropping: dict[str, Any], randomized: Randomized, training: Callable[[nn.Module], Any]
+) -> None:
+    mixer, plain = randomized(kind(options(**dropping))), randomized(kind(options()))
+    plain.load_state_dict(mixer.state_dict())
+    x = torch.randn(2, 8, WIDTH, dtype=torch.float64)
+    undropped = plain(x)
+    assert torch.equal(mixer(x), undropped)
+    with training(mixer), training(plain):
+        assert torch.equal(plain(x), undropped)
+        first, second = mixer(x), mixer(x)
+    assert not torch.allclose(first, undropped)
+    assert not torch.allclose(first, second)
+
+
+@both
+def test_input_dropout_comes_before_the_projection(
+    kind: type[ProjectedConv], randomized: Randomized, training: Callable[[nn.Module], Any]
+) -> None:
+    """With the identity as projection, every number of the memory is zero or scaled up."""
+    mixer = randomized(kind(options(input_dropout=0.25)))
+    nn.init.eye_(mixer.in_projection.weight)
+    nn.init.zeros_(mixer.in_projection.bias)
+    x = torch.rand(4, 50, WIDTH, dtype=torch.float64) + 0.5
+    with training(mixer):
+        scale = mixer.write(x).inputs / x
+    kept = scale > 0.5
+    torch.testing.assert_close(scale, kept.double() / 0.75, rtol=0, atol=1e-12)
+    assert 0.65 < kept.double().mean() < 0.85
+
+
+@both
+@pytest.mark.parametrize("shared", [False, True])
+def test_dropconnect_drops_taps(
+    kind: type[ProjectedConv], shared: bool, randomized: Randomized, training: Callable[[nn.Module], Any]
+) -> None:
+    """Uniform kernels over a constant: the output counts the kept taps; shared masks count the same everywhere."""
+    mixer = randomized(kind(options(num_heads=1, kernel_size=4, dropconnect=0.5, dropconnect_shared=shared)))
+    for projection in (mixer.in_projection, mixer.out_projection):
+        nn.init.eye_(projection.weight)
+        nn.init.zeros_(projection.bias)
+    nn.init.zeros_(mixer.weight if isinstance(mixer, LightConv) else mixer.kernel.weight)
+    with training(mixer):
+        counts = 2 * mixer(torch.ones(8, 20, WIDTH, dtype=torch.float64))[:, 3:]
+    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-12)
+    assert (counts.round().unique().numel() == 1) == shared
+    assert torch.equal(counts, counts[..., :1].expand_as(counts))
