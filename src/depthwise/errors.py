@@ -3,6 +3,7 @@
     DepthwiseError
     ├── ConfigError            options that are unknown, contradictory or out of range; lists all of them
     ├── InputError             a batch that the model cannot take; names the argument and the row
+    ├── CheckpointError        a file of another library that cannot be read or does not fit; names the file
     └── BackendUnavailable     a kernel back end was forced that cannot run here
 
 Each message is one clear sentence with the remedy. The command line turns any of these into exit code 1; ``assert`` is
@@ -42,6 +43,10 @@ class ConfigError(DepthwiseError, ValueError):
 
 class InputError(DepthwiseError, ValueError):
     """A batch that the model cannot take."""
+
+
+class CheckpointError(DepthwiseError, ValueError):
+    """A file or folder of another library that cannot be read, or whose parts do not fit together."""
 
 
 class BackendUnavailable(DepthwiseError, RuntimeError):

@@ -106,9 +106,9 @@ def _without_absent_norm(stack: StackConfig | None, side: str, state: Mapping[st
 def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dict[str, Tensor]:
     """The state dict of the model with these options, tied matrices under each of their names.
 
-    The model is a ``DepthwiseForSeq2SeqLM``, without an encoder a ``DepthwiseForCausalLM``. Nothing is lost or made up: raises
-    ``ConfigError`` with the weights that have no place in the model, those that the model misses, those of another
-    shape, those that come twice and tied matrices that differ.
+    The model is a ``DepthwiseForSeq2SeqLM``, without an encoder a ``DepthwiseForCausalLM``. Nothing is lost or made up:
+    raises ``ConfigError`` with the weights that have no place in the model, those that the model misses, those of
+    another shape, those that come twice and tied matrices that differ.
     """
     expected = _expected_shapes(options)
     converted: dict[str, Tensor] = {}

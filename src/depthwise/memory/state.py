@@ -73,9 +73,9 @@ class DecodeState(Cache):
         """From now on memories are kept whole, so that ``crop`` can take steps back."""
         self.remembers_all = True
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def crop(self, tokens_to_remove: int | Int[Tensor, ""]) -> None:
         """Take the last ``-tokens_to_remove`` steps back, in place; they must have been real tokens in every row."""
-        count = -tokens_to_remove
+        count = -int(tokens_to_remove)
         assert 0 <= count <= self.length, "a state cannot be cropped by more steps than it has"
         if count == 0:
             return
@@ -84,8 +84,13 @@ class DecodeState(Cache):
         self.memories = tuple(layer.without_last(count) for layer in self.memories)
         self.length -= count
         self.num_real = self.num_real - count
-        per_step = torch.cat(self.depths, dim=1)
-        self.depths = (per_step[:, : per_step.shape[1] - count],)
+        kept = list(self.depths)
+        while count:
+            last = kept.pop()
+            if last.shape[1] > count:
+                kept.append(last[:, : last.shape[1] - count])
+            count -= min(count, last.shape[1])
+        self.depths = tuple(kept)
 
     def reorder_cache(self, beam_idx: Int[Tensor, "R"]) -> None:
         """``keep`` in place, as Transformers calls it."""
