@@ -77,13 +77,34 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             encoder_outputs = self.encoder(source_ids, attention_mask, encoder_plan)
             valid = valid_tokens(attention_mask, source_ids, "attention_mask", self.config.pad_token_id)
         else:
-            valid = None if attention_mask is None else attention_mask.bool()
+            valid = valid_tokens(attention_mask, encoder_outputs[0][..., 0], "attention_mask")
         states = encoder_outputs[0]
-        if states.shape[0] != ids.shape[0]:
+        if ids.dim() == 2 and states.shape[0] != ids.shape[0]:
             raise InputError(f"decoder_input_ids has {ids.shape[0]} rows but the source has {states.shape[0]}")
         output = self.decoder(ids, decoder_attention_mask, Source(states, valid), state, plan, output_hidden_states)
-        output.encoder_last_hidden_state = states
-        output.encoder_depths = encoder_outputs.get("depths")
+        return output.replaced(encoder_last_hidden_state=states, encoder_depths=encoder_outputs.get("depths"))
+
+
+class EncoderHead(DepthwisePreTrainedModel):
+    """What heads on an encoder share: the encoder."""
+
+    needs = ("encoder",)
+
+    def __init__(self, config: DepthwiseConfig) -> None:
+        super().__init__(config)
+        self.model = DepthwiseModel(config)
+
+    def encode(
+        self,
+        input_ids: Int[Tensor, "B T"] | None,
+        attention_mask: Tensor | None,
+        plan: Plan | None,
+        output_hidden_states: bool | None,
+    ) -> DepthwiseOutput:
+        """The states of all tokens."""
+        output: DepthwiseOutput = self.model(
+            input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states, return_dict=True
+        )
         return output
 
 

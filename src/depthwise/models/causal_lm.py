@@ -55,15 +55,16 @@ class DepthwiseForCausalLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
             use_cache=use_cache,
             plan=plan,
             output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
-        hidden = output.last_hidden_state
+        hidden, logits, loss = output.last_hidden_state, None, None
         if labels is not None and isinstance(self.head, AdaptiveHead):
-            output.loss = self._adaptive_loss(hidden[:, :-1], labels[:, 1:], num_items_in_batch)
-            return output
-        output.logits = self.head(hidden)
-        if labels is not None:
-            output.loss = token_cross_entropy(output.logits[:, :-1], labels[:, 1:], num_items_in_batch)
-        return output
+            loss = self._adaptive_loss(hidden[:, :-1], labels[:, 1:], num_items_in_batch)
+        else:
+            logits = self.head(hidden)
+            if labels is not None:
+                loss = token_cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits)
 
     def _adaptive_loss(
         self, hidden: Float[Tensor, "B T D"], labels: Int[Tensor, "B T"], num_items: Tensor | int | None

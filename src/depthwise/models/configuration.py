@@ -59,6 +59,8 @@ class DepthwiseConfig(PreTrainedConfig):
             options = parse_model(given, source="DepthwiseConfig")
         except ConfigError as error:
             problems.extend(error.problems)
+        else:
+            problems.extend(_other_depth(options, kwargs.pop("num_hidden_layers", None)))
         if problems:
             raise ConfigError("DepthwiseConfig", problems)
         for name, value in as_dict(options).items():
@@ -141,6 +143,16 @@ class DepthwiseConfig(PreTrainedConfig):
                 Problem("pad_token_id", f"{self.pad_token_id} is also eos_token_id; give padding its own id")
             )
         return problems
+
+
+def _other_depth(options: ModelConfig, num_hidden_layers: int | None) -> list[Problem]:
+    """Transformers' name for the number of layers, where it contradicts the stack."""
+    stack = options.encoder if options.decoder is None else options.decoder
+    if num_hidden_layers is None or stack is None or num_hidden_layers == stack.num_layers:
+        return []
+    side = "encoder" if options.decoder is None else "decoder"
+    message = f"{num_hidden_layers} contradicts {side}.num_layers = {stack.num_layers}; set only the latter"
+    return [Problem("num_hidden_layers", message)]
 
 
 def _transformers_keys() -> set[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.generation import left_padded
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
@@ -24,6 +25,8 @@ def greedy_decode(
     Rows that reached the end are filled with padding; decoding stops when all have. Prompts may be padded on
     either side.
     """
+    if max_new_tokens < 1:
+        raise InputError(f"max_new_tokens is {max_new_tokens}; ask for at least one token")
     config = model.config
     inputs: dict[str, Any]
     if isinstance(model, DepthwiseForSeq2SeqLM):

@@ -5,22 +5,18 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import token_cross_entropy
-from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForMaskedLM(DepthwisePreTrainedModel):
+class DepthwiseForMaskedLM(EncoderHead):
     """p(token | its surroundings), with the loss at the masked positions."""
-
-    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
-        self.model = DepthwiseModel(config)
         self.head = build_head(config.options)
         self._tied_weights_keys = tied_weights(config.options, "head", "encoder")
         self.post_init()
@@ -39,8 +35,7 @@ class DepthwiseForMaskedLM(DepthwisePreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> DepthwiseOutput:
         """Scores of the vocabulary at every position; ``labels`` are ``-100`` where nothing was masked."""
-        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
-        output.logits = self.head(output.last_hidden_state)
-        if labels is not None:
-            output.loss = token_cross_entropy(output.logits, labels, num_items_in_batch)
-        return output
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
+        logits = self.head(output.last_hidden_state)
+        loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits)

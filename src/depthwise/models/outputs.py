@@ -1,6 +1,7 @@
 """What models return."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from transformers.utils import ModelOutput
 
@@ -28,6 +29,12 @@ class DepthwiseOutput(ModelOutput):
     past_key_values: DecodeState | None = None
     encoder_last_hidden_state: Float[Tensor, "B S D"] | None = None
     encoder_depths: Int[Tensor, "B S"] | None = None
+
+    def replaced(self, **changes: Any) -> "DepthwiseOutput":
+        """This output with some fields set, in the order of the fields: as a tuple it starts with loss and logits."""
+        return DepthwiseOutput(
+            **{field.name: changes.get(field.name, getattr(self, field.name)) for field in fields(self)}
+        )
 
     @property
     def hidden_states(self) -> tuple[Float[Tensor, "B T D"], ...] | None:

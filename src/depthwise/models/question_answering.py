@@ -6,23 +6,19 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.errors import InputError
-from depthwise.losses import token_cross_entropy
-from depthwise.models.backbone import DepthwiseModel
+from depthwise.losses import IGNORED, token_cross_entropy
+from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForQuestionAnswering(DepthwisePreTrainedModel):
+class DepthwiseForQuestionAnswering(EncoderHead):
     """[start_t, end_t] = W h_t + b, a softmax over real tokens for each of the two."""
-
-    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
-        self.model = DepthwiseModel(config)
         self.pointers = nn.Linear(config.width, 2)
         self.post_init()
 
@@ -43,17 +39,17 @@ class DepthwiseForQuestionAnswering(DepthwisePreTrainedModel):
         ``labels`` hold start and end of each row, ``-100`` where an answer lies outside; ``start_positions`` and
         ``end_positions`` are the same in two tensors.
         """
-        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
         assert input_ids is not None
         logits = self.pointers(output.last_hidden_state)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)
         if valid is not None:
             logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
-        output.logits, output.start_logits, output.end_logits = logits, logits[..., 0], logits[..., 1]
-        labels = _labels(labels, start_positions, end_positions)
+        labels, loss = _labels(labels, start_positions, end_positions), None
         if labels is not None:
-            output.loss = token_cross_entropy(logits.transpose(1, 2), labels, num_items_in_batch)
-        return output
+            _check_labels(labels, valid, logits.shape[1])
+            loss = token_cross_entropy(logits.transpose(1, 2), labels, num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits, start_logits=logits[..., 0], end_logits=logits[..., 1])
 
 
 def _labels(labels: Tensor | None, starts: Tensor | None, ends: Tensor | None) -> Tensor | None:
@@ -62,3 +58,18 @@ def _labels(labels: Tensor | None, starts: Tensor | None, ends: Tensor | None) -
     if labels is None and starts is not None and ends is not None:
         return torch.stack([starts, ends], dim=1)
     return labels
+
+
+def _check_labels(labels: Tensor, valid: Tensor | None, length: int) -> None:
+    """Refuse answers on padding or outside, where no score can be right; looks into tensors on the CPU only."""
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    outside = (labels >= length) | ((labels < 0) & (labels != IGNORED))
+    if valid is not None:
+        outside |= ~valid.gather(1, labels.clamp(0, length - 1)) & (labels != IGNORED)
+    if bool(outside.any()):
+        row = int(outside.any(1).nonzero()[0])
+        raise InputError(
+            f"labels row {row} points at {labels[row].tolist()}, which is not among its real tokens; "
+            f"use {IGNORED} where an answer lies outside"
+        )

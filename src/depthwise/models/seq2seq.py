@@ -69,11 +69,11 @@ class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
             plan,
             encoder_plan,
             output_hidden_states,
+            return_dict=True,
         )
-        output.logits = self.head(output.last_hidden_state)
-        if labels is not None:
-            output.loss = token_cross_entropy(output.logits, labels, num_items_in_batch)
-        return output
+        logits = self.head(output.last_hidden_state)
+        loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
         """The target moved one step to the right behind the start token; ignored labels become padding."""

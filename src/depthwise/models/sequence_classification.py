@@ -6,27 +6,23 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import classification_loss
-from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
-class DepthwiseForSequenceClassification(DepthwisePreTrainedModel):
+class DepthwiseForSequenceClassification(EncoderHead):
     """logits = W v + b, where v sums up the sequence.
 
     Pooling ``max_mean``: v = ReLU([max_t h_t; mean_t h_t]) over real tokens, W of width 2 D (Liu et al. 2021, eq. 5);
     ``first``: v is the state of the first real token.
     """
 
-    needs = ("encoder",)
-
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
         assert config.num_labels is not None
-        self.model = DepthwiseModel(config)
         self.pool = max_and_mean if config.pooling == "max_mean" else first_token
         self.classifier = nn.Linear(config.width * (2 if config.pooling == "max_mean" else 1), config.num_labels)
         self.post_init()
@@ -42,14 +38,15 @@ class DepthwiseForSequenceClassification(DepthwisePreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels."""
-        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
         assert input_ids is not None
+        assert output.last_hidden_state is not None
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)
-        output.logits = self.classifier(self.pool(output.last_hidden_state, valid))
+        logits, loss = self.classifier(self.pool(output.last_hidden_state, valid)), None
         if labels is not None:
             problem = self.config.problem_type or _problem(self.config.num_labels, labels)
-            output.loss = classification_loss(output.logits, labels, problem, num_items_in_batch)
-        return output
+            loss = classification_loss(logits, labels, problem, num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits)
 
 
 def max_and_mean(hidden: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B _e"]:

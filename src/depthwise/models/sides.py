@@ -90,7 +90,9 @@ class Decoder(nn.Module):
         """
         earlier = 0 if state is None else state.length
         check_ids(input_ids, self.name, self.num_types, self.max_positions, earlier)
-        if attention_mask is not None and attention_mask.shape[1] == earlier + input_ids.shape[1]:
+        if state is not None and state.num_real is not None and len(state.num_real) != len(input_ids):
+            raise InputError(f"{self.name} has {len(input_ids)} rows but past_key_values has {len(state.num_real)}")
+        if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape[1] > input_ids.shape[1]:
             attention_mask = attention_mask[:, earlier:]
         valid = valid_tokens(attention_mask, input_ids, f"the mask of {self.name}", may_be_empty=earlier > 0)
         num_earlier = None if state is None else state.num_real

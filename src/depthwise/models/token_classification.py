@@ -5,22 +5,18 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import token_cross_entropy
-from depthwise.models.backbone import DepthwiseModel
+from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForTokenClassification(DepthwisePreTrainedModel):
+class DepthwiseForTokenClassification(EncoderHead):
     """logits_t = W h_t + b."""
-
-    needs = ("encoder",)
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
         assert config.num_labels is not None
-        self.model = DepthwiseModel(config)
         self.classifier = nn.Linear(config.width, config.num_labels)
         self.post_init()
 
@@ -35,8 +31,7 @@ class DepthwiseForTokenClassification(DepthwisePreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per token; ``labels`` are ``-100`` where a token carries none."""
-        output = self.model(input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states)
-        output.logits = self.classifier(output.last_hidden_state)
-        if labels is not None:
-            output.loss = token_cross_entropy(output.logits, labels, num_items_in_batch)
-        return output
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
+        logits = self.classifier(output.last_hidden_state)
+        loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
+        return output.replaced(loss=loss, logits=logits)

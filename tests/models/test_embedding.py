@@ -1,0 +1,104 @@
+"""What enters a stack: scaled vectors of tokens plus positions, counted over real tokens."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from depthwise.config import ModelConfig, StackConfig
+from depthwise.models.embedding import Embedding, SinusoidalPositions
+
+TYPES, WIDTH, PADDING = 17, 8, 1
+
+
+@pytest.fixture
+def make(randomize: Callable[[Any], Any]) -> Callable[..., Embedding]:
+    def make_embedding(**changes: Any) -> Embedding:
+        stack = StackConfig(**{"dropout": 0.0, "max_positions": 9, **changes.pop("stack", {})})
+        options = ModelConfig(**{"vocab_size": TYPES, "width": WIDTH, "encoder": stack, **changes})
+        return randomize(Embedding(options, stack, TYPES, PADDING)).double()
+
+    return make_embedding
+
+
+def sinusoid(step: int, width: int) -> list[float]:
+    """Sines in the first half, cosines in the second, frequencies from 1 down to 1/10000."""
+    half = width // 2
+    angles = [step * 10000 ** (-index / max(half - 1, 1)) for index in range(half)]
+    return [*map(math.sin, angles), *map(math.cos, angles), *[0.0] * (width % 2)]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 9])
+def test_sinusoids(width: int) -> None:
+    steps = torch.tensor([[0, 1, 2, 57, 1023]])
+    expected = torch.tensor([[sinusoid(step, width) for step in steps[0].tolist()]])
+    torch.testing.assert_close(SinusoidalPositions(width)(steps), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_scale(make: Callable[..., Embedding], scaled: bool) -> None:
+    embedding, ids = make(scale_embedding=scaled, stack={"positions": "none"}), torch.randint(0, TYPES, (2, 3))
+    expected = embedding.tokens.weight[ids] * (math.sqrt(WIDTH) if scaled else 1.0)
+    torch.testing.assert_close(embedding(ids), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_of_padded_rows(make: Callable[..., Embedding], kind: str, offset: int) -> None:
+    """Counted over real tokens from the offset on; padding has none."""
+    embedding = make(position_offset=offset, stack={"positions": kind})
+    valid = torch.tensor([[True, True, True], [False, True, True], [True, True, False]])
+    ids = torch.full((3, 3), 5)
+    added = embedding(ids, valid) - math.sqrt(WIDTH) * embedding.tokens.weight[ids]
+    steps = torch.tensor([[0, 1, 2], [0, 0, 1], [0, 1, 0]])
+    vectors = embedding.positions(steps + offset).double() * valid.unsqueeze(-1)
+    torch.testing.assert_close(added, vectors, rtol=0, atol=1e-12)
+    assert added[2, 2].abs().max() < 1e-12
+
+
+def test_positions_go_on_from_earlier_tokens(make: Callable[..., Embedding]) -> None:
+    embedding, ids = make(stack={"positions": "learned"}), torch.randint(4, TYPES, (2, 4))
+    whole = embedding(ids)
+    assert torch.equal(embedding(ids[:, 3:], None, torch.tensor([3, 3])), whole[:, 3:])
+    mixed = embedding(ids[:, 3:], None, torch.tensor([3, 1]))
+    assert torch.equal(mixed[0], whole[0, 3:])
+    assert not torch.equal(mixed[1], whole[1, 3:])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_the_table_of_learned_positions(make: Callable[..., Embedding], offset: int) -> None:
+    """One vector for each of the longest sequence's steps, and the offset in front."""
+    embedding = make(position_offset=offset, stack={"positions": "learned"})
+    assert embedding.positions.weight.shape == (9 + offset, WIDTH)
+    embedding(torch.full((1, 9), 5))
+
+
+def test_dropout(make: Callable[..., Embedding]) -> None:
+    embedding, ids = make(stack={"dropout": 0.5}), torch.randint(4, TYPES, (2, 3))
+    expected = embedding.eval()(ids)
+    dropped = embedding.train()(ids)
+    kept = dropped != 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped[kept], 2 * expected[kept])
+
+
+def test_half_precision_does_not_round_frequencies(make: Callable[..., Embedding]) -> None:
+    """Positions are computed in float32 and rounded once, however far out."""
+    embedding = make(stack={"max_positions": None}).bfloat16()
+    with torch.no_grad():
+        embedding.tokens.weight.zero_()
+    states = embedding(torch.full((1, 1000), 5))
+    assert states.dtype == torch.bfloat16
+    expected = torch.tensor(sinusoid(999, WIDTH))
+    torch.testing.assert_close(states[0, 999].float(), expected, rtol=0, atol=5e-3)
+
+
+def test_padding_gets_no_gradient(make: Callable[..., Embedding]) -> None:
+    embedding = make()
+    embedding(torch.tensor([[PADDING, 5]])).sum().backward()
+    grad: Tensor = embedding.tokens.weight.grad
+    assert not grad[PADDING].any()
+    assert grad[5].any()

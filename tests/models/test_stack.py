@@ -1,0 +1,116 @@
+"""Stacks: states by depth, single layers, gates for all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depthwise.config import StackConfig
+from depthwise.depth import Gate
+from depthwise.memory import DecodeState
+from depthwise.models.stack import Source, Stack
+
+WIDTH, ROWS, STEPS, LAYERS = 8, 2, 4, 3
+Make = Callable[..., Stack]
+
+
+@pytest.fixture
+def make(stack_for: Callable[..., dict[str, Any]], randomize: Callable[[nn.Module], nn.Module]) -> Make:
+    def make_stack(mixer: str = "attention", norm: str = "pre", **changes: Any) -> Stack:
+        has_source = changes.pop("has_source", False)
+        options = StackConfig(**stack_for(mixer, norm, num_layers=LAYERS, **changes))
+        return randomize(Stack(options, width=WIDTH, causal=True, has_source=has_source)).double().eval()
+
+    return make_stack
+
+
+def states(steps: int = STEPS) -> Tensor:
+    return torch.randn(ROWS, steps, WIDTH, dtype=torch.float64)
+
+
+def test_hidden_by_depth(make: Make, mixer: str, norm: str) -> None:
+    """Index 0 is what came in, index n the state after n blocks; the last norm sees the last of them."""
+    stack, x = make(mixer, norm), states()
+    output = stack.run_all(x, keep_hidden=True)
+    assert len(output.hidden_by_depth) == LAYERS + 1
+    for depth, hidden in enumerate(output.hidden_by_depth):
+        assert torch.equal(hidden, x)
+        if depth < LAYERS:
+            x, _ = stack.run_layer(depth, x)
+    assert torch.equal(output.final, stack.final_norm(x) if norm == "pre" else x)
+    assert (stack.final_norm is not None) == (norm == "pre")
+
+
+def test_states_in_between_are_kept_on_request_only(make: Make) -> None:
+    output = make().run_all(states())
+    assert output.hidden_by_depth is None
+    assert output.memories is None
+
+
+def test_models_return_hidden_by_depth(build: Callable[..., Any], head: str, draw_batch: Callable[..., Any]) -> None:
+    model, batch = build(head), draw_batch(head)
+    assert model(**batch).hidden_by_depth is None
+    output = model(**batch, output_hidden_states=True)
+    side = model.model.decoder if model.model.encoder is None else model.model.encoder
+    if head == "seq2seq":
+        side, ids, valid = model.model.decoder, model.prepare_decoder_input_ids_from_labels(batch["labels"]), None
+    else:
+        ids, valid = batch["input_ids"], batch["attention_mask"].bool()
+    assert len(output.hidden_by_depth) == 3
+    assert torch.equal(output.hidden_by_depth[0], side.embedding(ids, valid))
+    assert torch.equal(side.stack.normalized(output.hidden_by_depth[-1]), output.last_hidden_state)
+
+
+@pytest.mark.parametrize("final_norm", [True, False, None])
+def test_the_last_norm_is_a_choice(make: Make, norm: str, final_norm: bool | None) -> None:
+    stack = make("attention", norm, final_norm=final_norm)
+    wanted = norm == "pre" if final_norm is None else final_norm
+    assert (stack.final_norm is not None) == wanted
+    output = stack.run_all(states(), keep_hidden=True)
+    assert torch.equal(output.final, output.hidden_by_depth[-1]) == (not wanted)
+
+
+def test_each_gate_belongs_to_its_layer(make: Make, mixer: str, norm: str) -> None:
+    stack, x = make(mixer, norm), states()
+    gates = [None, Gate(torch.tensor([True, False])), Gate(torch.rand(ROWS, STEPS) < 0.5)]
+    output = stack.run_all(x, gates, keep_hidden=True)
+    for layer, gate in enumerate(gates):
+        x, _ = stack.run_layer(layer, x, gate=gate)
+        assert torch.equal(output.hidden_by_depth[layer + 1], x)
+
+
+def test_fewer_gates_than_layers(make: Make, norm: str) -> None:
+    """Layers beyond the last gate leave the states as they are, and do not run."""
+    stack, x, calls = make("lightconv", norm), states(), []
+    for layer, block in enumerate(stack.layers):
+        block.register_forward_hook(lambda *_, layer=layer: calls.append(layer))
+    output = stack.run_all(x, [None], keep_hidden=True)
+    assert calls == [0]
+    assert len(output.hidden_by_depth) == LAYERS + 1
+    assert all(torch.equal(hidden, output.hidden_by_depth[1]) for hidden in output.hidden_by_depth[2:])
+
+
+def test_layers_beyond_the_last_gate_still_write(make: Make, mixer: str, norm: str) -> None:
+    """A shallow step leaves its copied state in the memories of all layers, for deeper steps to come."""
+    stack, x, later = make(mixer, norm), states(), states(2)
+    state = DecodeState(stack.run_all(x, [None], state=DecodeState()).memories, STEPS)
+    deep = stack.run_all(later, state=state).final
+    gates = [None] + [Gate(torch.tensor([[False] * STEPS + [True] * 2] * ROWS))] * (LAYERS - 1)
+    whole = stack.run_all(torch.cat([x, later], dim=1), gates).final
+    torch.testing.assert_close(deep, whole[:, STEPS:], rtol=1e-10, atol=1e-12)
+
+
+def test_the_source_is_written_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = make("lightconv", has_source=True)
+    writes = []
+    for layer in range(LAYERS):
+        cross = stack.block(layer).cross
+        original = cross.write
+        monkeypatch.setattr(cross, "write", lambda *args, original=original: (writes.append(1), original(*args))[1])
+    source = Source(states(5), torch.ones(ROWS, 5, dtype=torch.bool))
+    state = DecodeState()
+    for _ in range(3):
+        state = DecodeState(stack.run_all(states(1), source=source, state=state).memories, state.length + 1)
+    assert len(writes) == LAYERS
