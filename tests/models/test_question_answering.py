@@ -1,5 +1,6 @@
 """Two pointers into a text: labels in either form, and padding that no pointer can reach."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -44,10 +45,22 @@ def test_one_position_alone(build: Model, draw_ids: Ids, given: str) -> None:
     assert str(raised.value) == message
 
 
-def test_an_answer_on_padding(build: Model, draw_ids: Ids) -> None:
-    """No token there can be right, so the label is refused rather than given an endless loss."""
-    with pytest.raises(InputError, match="labels row 1"):
-        build(HEAD)(draw_ids(padding=[0, 3]), labels=torch.tensor([[0, 5], [1, 4]]))
+@pytest.mark.parametrize("wrong", [[1, 4], [3, -100], [0, 6], [-1, 2]], ids=str)
+@pytest.mark.parametrize("form", ["labels", "positions"])
+def test_answers_where_there_is_no_token(build: Model, draw_ids: Ids, wrong: list[int], form: str) -> None:
+    """On padding or outside nothing can be right, so the label is refused rather than given an endless loss."""
+    labels = torch.tensor([[0, 5], wrong])
+    given = {"labels": labels} if form == "labels" else {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
+    message = (
+        f"labels row 1 points at {wrong}, which is not among its real tokens; use -100 where an answer lies outside"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        build(HEAD)(draw_ids(padding=[0, 3]), **given)
+
+
+def test_answers_outside_without_padding(build: Model, draw_ids: Ids) -> None:
+    with pytest.raises(InputError, match=r"^labels row 0 points at \[0, 6\]"):
+        build(HEAD)(draw_ids(), labels=torch.tensor([[0, 6], [1, 2]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

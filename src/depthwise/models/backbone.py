@@ -1,5 +1,7 @@
 """The model without a head: an encoder, a decoder, or both."""
 
+import copy
+
 from torch import nn
 from transformers.utils import can_return_tuple
 
@@ -39,9 +41,11 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         return side.embedding.tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        side = self.encoder if self.encoder is not None else self.decoder
-        assert side is not None
-        side.embedding.tokens = value
+        """Replace the table; the other side, where there is one, gets a copy that is then tied."""
+        assert isinstance(value, nn.Embedding)
+        sides = [side for side in (self.encoder, self.decoder) if side is not None]
+        for side, table in zip(sides, (value, copy.deepcopy(value)), strict=False):
+            side.embedding.tokens = table
 
     @can_return_tuple
     def forward(
@@ -61,7 +65,8 @@ class DepthwiseModel(DepthwisePreTrainedModel):
 
         ``plan`` says which blocks each token runs: of the decoder where there is one (``encoder_plan`` is then the
         encoder's), else of the encoder. ``encoder_outputs`` stands in for ``input_ids``. With ``use_cache`` the output
-        carries the state of decoding, which the next call takes as ``past_key_values``.
+        carries the state of decoding, which the next call takes as ``past_key_values``; the source is then in the state
+        and need not be given again.
         """
         state = DecodeState() if use_cache and past_key_values is None else past_key_values
         if self.encoder is None:
@@ -72,17 +77,18 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         if self.decoder is None:
             return self.encoder(_given(input_ids, "input_ids"), attention_mask, plan, output_hidden_states)
         ids = _given(decoder_input_ids, "decoder_input_ids")
-        if encoder_outputs is None:
+        if encoder_outputs is None and not (state is not None and state.memories):
             source_ids = _given(input_ids, "input_ids")
             encoder_outputs = self.encoder(source_ids, attention_mask, encoder_plan)
-            valid = valid_tokens(attention_mask, source_ids, "attention_mask", self.config.pad_token_id)
-        else:
-            valid = valid_tokens(attention_mask, encoder_outputs[0][..., 0], "attention_mask")
-        states = encoder_outputs[0]
-        if ids.dim() == 2 and states.shape[0] != ids.shape[0]:
-            raise InputError(f"decoder_input_ids has {ids.shape[0]} rows but the source has {states.shape[0]}")
-        output = self.decoder(ids, decoder_attention_mask, Source(states, valid), state, plan, output_hidden_states)
-        return output.replaced(encoder_last_hidden_state=states, encoder_depths=encoder_outputs.get("depths"))
+            if attention_mask is None:
+                attention_mask = source_ids != self.config.pad_token_id
+        source = None if encoder_outputs is None else _source(encoder_outputs[0], attention_mask, ids)
+        output = self.decoder(ids, decoder_attention_mask, source, state, plan, output_hidden_states)
+        if encoder_outputs is None:
+            return output
+        return output.replaced(
+            encoder_last_hidden_state=encoder_outputs[0], encoder_depths=getattr(encoder_outputs, "depths", None)
+        )
 
 
 class EncoderHead(DepthwisePreTrainedModel):
@@ -106,6 +112,13 @@ class EncoderHead(DepthwisePreTrainedModel):
             input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states, return_dict=True
         )
         return output
+
+
+def _source(states: Tensor, mask: Tensor | None, target: Tensor) -> Source:
+    """What the decoder attends to, one row for each row of the target."""
+    if target.dim() == 2 and len(states) != len(target):
+        raise InputError(f"decoder_input_ids has {len(target)} rows but the source has {len(states)}")
+    return Source(states, valid_tokens(mask, states[..., 0], "attention_mask"))
 
 
 def _given(ids: Tensor | None, name: str) -> Tensor:

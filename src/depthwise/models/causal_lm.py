@@ -1,22 +1,21 @@
 """A decoder alone and a head over its vocabulary: language modelling."""
 
-from torch import nn
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
-from depthwise.losses import IGNORED, summed_over_items, token_cross_entropy
+from depthwise.losses import IGNORED, check_labels, summed_over_items, token_cross_entropy
 from depthwise.memory import DecodeState
 from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.generation import DepthwiseGenerationMixin
-from depthwise.models.language_head import build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Int, Tensor
 
 
-class DepthwiseForCausalLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
+class DepthwiseForCausalLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseGenerationMixin):
     """p(next token | those before it), with a plain or an adaptive softmax."""
 
     needs = ("decoder",)
@@ -27,9 +26,6 @@ class DepthwiseForCausalLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
         self.head = build_head(config.options)
         self._tied_weights_keys = tied_weights(config.options, "head", "decoder")
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
 
     @can_return_tuple
     def forward(
@@ -69,6 +65,8 @@ class DepthwiseForCausalLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
     def _adaptive_loss(
         self, hidden: Float[Tensor, "B T D"], labels: Int[Tensor, "B T"], num_items: Tensor | int | None
     ) -> Float[Tensor, ""]:
+        assert isinstance(self.head, AdaptiveHead)
+        check_labels(labels, self.head.bounds[-1])
         counted = labels != IGNORED
         total = self.head.nll(hidden[counted], labels[counted]).sum()
         return summed_over_items(total, num_items, counted.sum())

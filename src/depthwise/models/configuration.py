@@ -54,7 +54,7 @@ class DepthwiseConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) is not None}
-        problems = [*self._unknown(kwargs), *self._bad_special_ids()]
+        problems = [*self._unknown(kwargs), *self._bad_special_ids(), *self._bad_problem_type()]
         try:
             options = parse_model(given, source="DepthwiseConfig")
         except ConfigError as error:
@@ -127,6 +127,12 @@ class DepthwiseConfig(PreTrainedConfig):
             hint = f"did you mean {guess}?" if guess else "options of a stack go into encoder={...} or decoder={...}"
             problems.append(Problem(key, f"unknown option; {hint}"))
         return problems
+
+    def _bad_problem_type(self) -> list[Problem]:
+        known = ("regression", "single_label_classification", "multi_label_classification")
+        if self.problem_type is None or self.problem_type in known:
+            return []
+        return [Problem("problem_type", f'"{self.problem_type}" is none of {", ".join(known)}')]
 
     def _bad_special_ids(self) -> list[Problem]:
         """Special tokens that are missing or outside the vocabulary, or padding that is also the end of a sequence."""

@@ -21,7 +21,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.scale = math.sqrt(options.width) if options.scale_embedding else 1.0
         self.offset, self.dropout = options.position_offset, stack.dropout
-        self.tokens: nn.Module = (
+        self.tokens: nn.Embedding | AdaptiveEmbedding = (
             nn.Embedding(num_types, options.width, padding_idx=padding)
             if options.adaptive is None
             else AdaptiveEmbedding(num_types, options.width, options.adaptive, padding)
@@ -32,6 +32,12 @@ class Embedding(nn.Module):
         elif stack.positions == "learned":
             assert stack.max_positions is not None
             self.positions = nn.Embedding(stack.max_positions + options.position_offset, options.width)
+
+    @property
+    def num_types(self) -> int:
+        """How many ids have a vector."""
+        tokens = self.tokens
+        return tokens.num_embeddings if isinstance(tokens, nn.Embedding) else tokens.bounds[-1]
 
     def forward(
         self,

@@ -12,6 +12,9 @@ from depthwise.shapes import Bool, Int, Tensor
 
 def check_ids(ids: Int[Tensor, "B T"], name: str, num_types: int, max_positions: int | None, earlier: int = 0) -> None:
     """Refuse ids that are empty, too long or outside the vocabulary. ``earlier`` counts the steps before these."""
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
+        raise InputError(f"{name} must be a tensor of whole numbers, not {kind}")
     if ids.dim() != 2:
         raise InputError(f"{name} must have two axes (rows, steps), not {ids.dim()}")
     if ids.shape[0] == 0:

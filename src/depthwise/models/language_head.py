@@ -30,6 +30,20 @@ class LanguageHead(nn.Linear):
         return self.log_prob(hidden).topk(count, dim=-1)
 
 
+class HasLanguageHead:
+    """Gives Transformers the head of a language model, and takes a resized one from it."""
+
+    head: nn.Module
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        head = LanguageHead(value.out_features, value.in_features)
+        head.weight = value.weight
+        self.head = head
+
+
 def build_head(options: ModelConfig) -> LanguageHead | AdaptiveHead:
     """The head that a model's options ask for."""
     if options.adaptive is None:

@@ -22,11 +22,15 @@ def run_masked(
 ) -> StackOutput:
     """Run a plan: h^n_t = block_n(h^{n-1})_t where token t runs block n, else h^{n-1}_t, until no token runs.
 
-    Tokens that have left are still written by every later block from their copied state, so that those who run see
-    them there.
+    Padding never runs. Tokens that have left are still written by every later block from their copied state, so that
+    those who run see them there.
     """
     expected = (stack.num_layers, *x.shape[:2])
     if tuple(plan.run.shape) != expected:
         raise InputError(f"the plan is for (layers, rows, steps) = {tuple(plan.run.shape)}, the input has {expected}")
+    if plan.weight is not None and tuple(plan.weight.shape) != expected:
+        raise InputError(f"the weights of the plan have shape {tuple(plan.weight.shape)}, the input has {expected}")
+    if valid is not None:
+        plan = Plan(plan.run & valid, plan.weight)
     gates = [plan.gate(layer) for layer in range(plan.num_layers_needed())]
     return stack.run_all(x, gates, valid=valid, source=source, state=state, keep_hidden=keep_hidden)

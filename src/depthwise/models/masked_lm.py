@@ -1,18 +1,17 @@
 """An encoder and a head over its vocabulary: filling masks."""
 
-from torch import nn
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import token_cross_entropy
 from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.language_head import build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForMaskedLM(EncoderHead):
+class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
     """p(token | its surroundings), with the loss at the masked positions."""
 
     def __init__(self, config: DepthwiseConfig) -> None:
@@ -20,9 +19,6 @@ class DepthwiseForMaskedLM(EncoderHead):
         self.head = build_head(config.options)
         self._tied_weights_keys = tied_weights(config.options, "head", "encoder")
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
 
     @can_return_tuple
     def forward(

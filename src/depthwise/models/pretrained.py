@@ -1,7 +1,7 @@
 """What all models share: configuration class, initialisation, losses by item."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -41,6 +41,28 @@ class DepthwisePreTrainedModel(PreTrainedModel):
                 ],
             )
         super().__init__(config)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As in Transformers, where there is one vocabulary and one table for it."""
+        separate = self.config.is_encoder_decoder and self.config.tied_embeddings != "all"
+        if separate or self.config.adaptive is not None:
+            kind = "bands of its own" if self.config.adaptive is not None else "a table for each side"
+            raise ConfigError(
+                "resize_token_embeddings",
+                [Problem("vocab_size", f"this model has {kind}; build it anew with the vocabulary that you need")],
+            )
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers; the reentrant kind cannot follow the source through keyword arguments and is refused."""
+        if any(isinstance(value, dict) and value.get("use_reentrant") for value in (*args, *kwargs.values())):
+            raise ConfigError(
+                "gradient_checkpointing_kwargs",
+                [Problem("use_reentrant", "reentrant checkpointing loses the source; use False, the default")],
+            )
+        super().gradient_checkpointing_enable(*args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise the parameters that a module holds itself, as the reference implementation does.

@@ -1,7 +1,6 @@
 """Encoder, decoder and a head over the target vocabulary: translation, summarisation."""
 
 import torch
-from torch import nn
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
@@ -10,14 +9,14 @@ from depthwise.memory import DecodeState
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.generation import DepthwiseGenerationMixin
-from depthwise.models.language_head import build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.sides import Encoder
 from depthwise.shapes import Int, Tensor
 
 
-class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
+class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseGenerationMixin):
     """p(target | source), one token at a time."""
 
     needs = ("encoder", "decoder")
@@ -29,9 +28,6 @@ class DepthwiseForSeq2SeqLM(DepthwisePreTrainedModel, DepthwiseGenerationMixin):
         side = "encoder" if config.tied_embeddings == "all" else "decoder"
         self._tied_weights_keys = tied_weights(config.options, "head", side)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
 
     def get_encoder(self, modality: str | None = None) -> Encoder | None:
         return self.model.get_encoder()

@@ -23,8 +23,7 @@ class Encoder(nn.Module):
         super().__init__()
         assert options.encoder is not None
         self.padding, self.max_positions = padding, options.encoder.max_positions
-        self.num_types = options.source_vocab_size or options.vocab_size
-        self.embedding = Embedding(options, options.encoder, self.num_types, padding)
+        self.embedding = Embedding(options, options.encoder, options.source_vocab_size or options.vocab_size, padding)
         self.stack = Stack(options.encoder, width=options.width, causal=False)
 
     def forward(
@@ -43,7 +42,7 @@ class Encoder(nn.Module):
         """
         if output_attentions:
             raise InputError("attention weights are not kept; leave output_attentions out")
-        check_ids(input_ids, "input_ids", self.num_types, self.max_positions)
+        check_ids(input_ids, "input_ids", self.embedding.num_types, self.max_positions)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid)
         keep = bool(output_hidden_states)
@@ -66,9 +65,9 @@ class Decoder(nn.Module):
     def __init__(self, options: ModelConfig, padding: int | None) -> None:
         super().__init__()
         assert options.decoder is not None
-        self.num_types, self.max_positions = options.vocab_size, options.decoder.max_positions
+        self.max_positions = options.decoder.max_positions
         self.name = "input_ids" if options.encoder is None else "decoder_input_ids"
-        self.embedding = Embedding(options, options.decoder, self.num_types, padding)
+        self.embedding = Embedding(options, options.decoder, options.vocab_size, padding)
         self.stack = Stack(options.decoder, width=options.width, causal=True, has_source=options.encoder is not None)
 
     def forward(
@@ -89,7 +88,7 @@ class Decoder(nn.Module):
         padding id may be the first token of a target.
         """
         earlier = 0 if state is None else state.length
-        check_ids(input_ids, self.name, self.num_types, self.max_positions, earlier)
+        check_ids(input_ids, self.name, self.embedding.num_types, self.max_positions, earlier)
         if state is not None and state.num_real is not None and len(state.num_real) != len(input_ids):
             raise InputError(f"{self.name} has {len(input_ids)} rows but past_key_values has {len(state.num_real)}")
         if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape[1] > input_ids.shape[1]:

@@ -1,0 +1,137 @@
+"""The command line: what it prints, and what it returns to the shell."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from depthwise.cli.main import app, main
+
+SMALL = ["--preset", "iwslt-lightconv", "--rows", "1", "--steps", "1"]
+
+
+def plain(text: str) -> str:
+    """Text without colours, boxes and line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def depthwise(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of ``python -m depthwise``."""
+    result = subprocess.run(
+        [sys.executable, "-m", "depthwise", *arguments], capture_output=True, text=True, check=False
+    )
+    return result.returncode, plain(result.stdout), plain(result.stderr)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The same through ``main`` in this process: exit code, output and errors."""
+    monkeypatch.setattr(sys, "argv", ["depthwise", *arguments])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    captured = capsys.readouterr()
+    return int(raised.value.code or 0), plain(captured.out), plain(captured.err)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(flag: str) -> None:
+    result = CliRunner().invoke(app, [flag])
+    assert result.exit_code == 0
+    output = plain(result.output)
+    assert "Sequence models that spend only the depth each input needs." in output
+    for command in typer.main.get_command(app).commands:
+        assert f" {command} " in output
+
+
+def test_help_of_every_command() -> None:
+    for name, command in typer.main.get_command(app).commands.items():
+        result = CliRunner().invoke(app, [name, "--help"])
+        assert result.exit_code == 0
+        assert plain(command.help.split("\n")[0]) in plain(result.output)
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = CliRunner().invoke(app, [])
+    assert "Usage" in result.output
+    assert result.exit_code == 2
+
+
+def test_version() -> None:
+    import depthwise as package
+
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.strip() == f"depthwise {package.__version__}"
+
+
+def test_as_a_module() -> None:
+    code, output, errors = depthwise("--version")
+    assert (code, errors) == (0, "")
+    assert output.startswith("depthwise ")
+
+
+def test_demo() -> None:
+    result = CliRunner().invoke(app, ["demo", *SMALL])
+    assert result.exit_code == 0, result.output
+    output = plain(result.output)
+    assert "iwslt-lightconv, width 512" in output
+    assert "3 7 15 31 31 31 31" in output
+    assert "random weights" in output
+    assert "untrained" in output
+    assert re.search(r"noise\) \d+ ?$", output)
+
+
+def test_demo_is_repeatable() -> None:
+    arguments = ["demo", *SMALL[:2], "--rows", "2", "--steps", "3", "--seed", "1"]
+    first, second = (CliRunner().invoke(app, arguments).output.split("noise)")[1] for _ in range(2))
+    assert len(first.split()) == 6
+    assert second == first
+
+
+def test_an_unknown_preset(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, errors = call(monkeypatch, capsys, "demo", "--preset", "iwslt-lightcov")
+    assert (code, output) == (1, "")
+    assert errors.startswith("error: preset: 1 problem iwslt-lightcov unknown preset; did you mean iwslt-lightconv?")
+    assert "Traceback" not in errors
+
+
+def test_an_unknown_preset_in_a_shell() -> None:
+    code, output, errors = depthwise("demo", "--preset", "wmt-en-de-dynamic")
+    assert (code, output) == (1, "")
+    assert "did you mean wmt-en-de-dynamicconv?" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_preset_that_does_not_translate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = call(monkeypatch, capsys, "demo", "--preset", "gbw-dynamicconv")
+    assert code == 1
+    assert "DepthwiseForSeq2SeqLM is made of encoder and decoder; the configuration has decoder" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dmo"], "No such command"),
+        (["demo", "--pre"], "No such option"),
+        (["demo", "--rows", "0"], "Invalid value for '--rows'"),
+        (["demo", "--steps", "many"], "Invalid value for '--steps'"),
+        (["demo", "extra"], "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, _, errors = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert message in errors
+
+
+def test_mistakes_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a user's mistake becomes a sentence; a bug keeps its traceback."""
+    monkeypatch.setattr(sys, "argv", ["depthwise", "demo"])
+    monkeypatch.setattr("depthwise.cli.demo.preset", lambda name: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        main()
