@@ -3,7 +3,8 @@
     DepthwiseError
     ├── ConfigError            options that are unknown, contradictory or out of range; lists all of them
     ├── InputError             a batch that the model cannot take; names the argument and the row
-    ├── CheckpointError        a file of another library that cannot be read or does not fit; names the file
+    ├── DataError              a corpus, tokenizer or batch size that cannot be used; names the file and the line
+    ├── CheckpointError        a file of weights or of a run or of another library that cannot be read or does not fit; names it
     └── BackendUnavailable     a kernel back end was forced that cannot run here
 
 Each message is one clear sentence with the remedy. The command line turns any of these into exit code 1; ``assert`` is
@@ -45,8 +46,12 @@ class InputError(DepthwiseError, ValueError):
     """A batch that the model cannot take."""
 
 
+class DataError(DepthwiseError, ValueError):
+    """A corpus, a tokenizer or a way of batching that cannot be used."""
+
+
 class CheckpointError(DepthwiseError, ValueError):
-    """A file or folder of another library that cannot be read, or whose parts do not fit together."""
+    """A file or folder of a trained model that cannot be read, or whose parts do not fit together."""
 
 
 class BackendUnavailable(DepthwiseError, RuntimeError):

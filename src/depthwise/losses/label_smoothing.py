@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from depthwise.errors import InputError
-from depthwise.losses.cross_entropy import IGNORED, summed_over_items
+from depthwise.losses.cross_entropy import IGNORED, check_labels, summed_over_items
 from depthwise.shapes import Float, Int, Tensor
 
 
@@ -42,6 +42,7 @@ def label_smoothed_cross_entropy(
     num_types = logits.shape[-1]
     if over_others and num_types < 2:
         raise InputError("label smoothing over the other types needs a vocabulary of at least two")
+    check_labels(labels, num_types)
     labels = labels.to(logits.device).flatten()
     logits = logits if logits.dtype == torch.float64 else logits.float()
     log_probs = logits.flatten(0, -2).log_softmax(-1)
