@@ -4,7 +4,7 @@
     ├── ConfigError            options that are unknown, contradictory or out of range; lists all of them
     ├── InputError             a batch that the model cannot take; names the argument and the row
     ├── DataError              a corpus, tokenizer or batch size that cannot be used; names the file and the line
-    ├── CheckpointError        a file of weights or of a run or of another library that cannot be read or does not fit; names it
+    ├── CheckpointError        a file of weights or of another library that cannot be read or does not fit; names it
     └── BackendUnavailable     a kernel back end was forced that cannot run here
 
 Each message is one clear sentence with the remedy. The command line turns any of these into exit code 1; ``assert`` is
