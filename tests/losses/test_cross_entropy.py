@@ -99,3 +99,12 @@ def test_regression_on_whole_numbers() -> None:
     logits = scores(2, 1)
     loss = classification_loss(logits, torch.tensor([1, 3]), "regression")
     torch.testing.assert_close(loss, (logits.flatten() - torch.tensor([1.0, 3.0])).square().mean())
+
+
+def test_regression_skips_rows_without_a_number() -> None:
+    logits = torch.tensor([[1.0], [5.0], [2.0]], requires_grad=True)
+    loss = classification_loss(logits, torch.tensor([0.0, float("nan"), 4.0]), "regression")
+    loss.backward()
+    assert loss.item() == (1 + 4) / 2
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[1.0], [0.0], [-2.0]]

@@ -48,8 +48,8 @@ def classification_loss(
 ) -> Float[Tensor, ""]:
     """Loss of a classifier of whole sequences.
 
-    ``problem`` is one of Transformers' three: ``regression`` (squared error), ``single_label_classification``
-    (cross-entropy) or ``multi_label_classification`` (binary cross-entropy per label).
+    ``problem`` is one of Transformers' three: ``regression`` (squared error; NaN where a row carries no loss),
+    ``single_label_classification`` (cross-entropy) or ``multi_label_classification`` (binary cross-entropy per label).
     """
     labels = labels.to(logits.device)
     if problem == "single_label_classification":
@@ -59,7 +59,9 @@ def classification_loss(
     logits = logits if logits.dtype == torch.float64 else logits.float()
     targets = labels.to(logits.dtype).view_as(logits)
     if problem == "regression":
-        return summed_over_items(F.mse_loss(logits, targets, reduction="sum"), num_items, targets.numel())
+        counted = ~targets.isnan()
+        errors = (logits - targets.masked_fill(~counted, 0)).square()
+        return summed_over_items((errors * counted).sum(), num_items, counted.sum())
     assert problem == "multi_label_classification"
     total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     return summed_over_items(total, num_items, targets.numel())

@@ -1,0 +1,90 @@
+"""Byte-pair codes that subword-nmt learned, as a tokenizer for text that is split into words at blanks.
+
+The segmentation is subword-nmt's. Pieces go by other names inside: subword-nmt writes ``lo@@ w`` where a vocabulary
+here has ``lo`` and ``w</w>``, so that the last piece of a word carries a mark instead of all others;
+``with_joiners`` translates. Decoding gives the words back. In one case the two may differ: where codes make the same
+piece in two ways and the rarer way meets itself in a word, an occurrence may be merged before its neighbour.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from depthwise.data.lines import opened
+from depthwise.data.tokenizers import SPECIALS, UNK, as_pretrained
+from depthwise.errors import DataError
+
+END_OF_WORD = "</w>"
+JOINER = "@@"
+VERSION = "#version:"
+SUPPORTED = "0.2"
+
+Merge = tuple[str, str]
+
+
+def tokenizer_from_codes(codes: Path, texts: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """A tokenizer that applies codes.
+
+    Types are the letters of the codes and what merges make of them, in the order of the codes. Letters that no merge
+    mentions are known if they occur in ``texts``, tokenised text of which the characters are taken.
+    """
+    merges = read_codes(codes)
+    letters = {letter for merge in merges for piece in merge for letter in _letters(piece)}
+    for text in texts:
+        letters.update(letter for word in _words(text) for letter in _letters(word + END_OF_WORD))
+    # A letter may end a word here and stand inside of one elsewhere.
+    letters |= {letter.removesuffix(END_OF_WORD) for letter in letters}
+    letters |= {letter + END_OF_WORD for letter in letters if not letter.endswith(END_OF_WORD)}
+    merged = (piece for left, right in merges for piece in (left, right, left + right))
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys([*SPECIALS, *sorted(letters), *merged]))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=UNK, end_of_word_suffix=END_OF_WORD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokenizer.decoder = decoders.BPEDecoder(END_OF_WORD)
+    return as_pretrained(tokenizer)
+
+
+def with_joiners(pieces: Sequence[str]) -> list[str]:
+    """Pieces of a tokenizer as subword-nmt writes them: ``["lo", "w</w>"]`` is ``["lo@@", "w"]``."""
+    return [
+        piece if piece in SPECIALS else piece.removesuffix(END_OF_WORD) + JOINER * (not piece.endswith(END_OF_WORD))
+        for piece in pieces
+    ]
+
+
+def read_codes(path: Path) -> list[Merge]:
+    """The merges in their order, each once; the first of several counts."""
+    with opened(path) as file:
+        try:
+            lines = file.read().decode().rstrip("\n").split("\n")
+        except UnicodeDecodeError:
+            raise DataError(f"{path} is not UTF-8; give a file of byte-pair codes") from None
+    version = lines.pop(0).split()[-1] if lines[0].startswith(VERSION) else "0.1, which has no number in its file"
+    if version != SUPPORTED:
+        raise DataError(f"{path} holds codes of version {version}; learn them again to have version {SUPPORTED}")
+    merges: dict[Merge, None] = {}
+    for number, line in enumerate(lines, start=2):
+        left, *rest = line.strip("\r ").split(" ")
+        if len(rest) != 1:
+            raise DataError(f"{path}:{number}: a line of byte-pair codes is two pieces with a blank between them")
+        merges[left, rest[0]] = None
+    return [merge for merge in merges if _can_apply(merge)]
+
+
+def _can_apply(merge: Merge) -> bool:
+    """Only a word's last piece bears the mark of its end; a merge with an empty or a marked left piece is idle."""
+    left, right = merge
+    return bool(left) and bool(right) and not left.endswith(END_OF_WORD) and right != END_OF_WORD
+
+
+def _letters(piece: str) -> list[str]:
+    """The letters that a piece is merged from, the last one with the mark of the word's end if the piece has it."""
+    letters = list(piece.removesuffix(END_OF_WORD))
+    if letters and piece.endswith(END_OF_WORD):
+        letters[-1] += END_OF_WORD
+    return letters
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(" ") if word]

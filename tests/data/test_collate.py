@@ -1,0 +1,80 @@
+"""Rows become padded tensors that the models take."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
+
+from depthwise.data import (
+    BatchOptions,
+    ClassificationCollator,
+    ParallelText,
+    Row,
+    Seq2SeqCollator,
+    StoreOptions,
+    TokenBatches,
+    build_store,
+)
+from depthwise.data.collate import IGNORED
+from depthwise.losses import IGNORED as IGNORED_BY_LOSSES
+
+
+def row(*texts: list[int], label: int | float | None = None, ignored: bool = False) -> Row:
+    return Row(0, tuple(np.array(text, np.uint16) for text in texts), label, ignored)
+
+
+def test_source_and_target() -> None:
+    rows = [row([5, 6, 2], [7, 2]), row([5, 2], [7, 8, 9, 2]), row([4, 2], [4, 2], ignored=True)]
+    batch = Seq2SeqCollator(pad_id=1)(rows)
+    assert batch["input_ids"].tolist() == [[5, 6, 2], [5, 2, 1], [4, 2, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0], [1, 1, 0]]
+    assert batch["labels"].tolist() == [[7, 2, -100, -100], [7, 8, 9, 2], [-100] * 4]
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+    assert IGNORED == IGNORED_BY_LOSSES
+
+
+def test_source_alone() -> None:
+    assert set(Seq2SeqCollator(pad_id=1)([row([5, 2])])) == {"input_ids", "attention_mask"}
+
+
+def test_an_id_that_equals_padding_is_still_text() -> None:
+    batch = Seq2SeqCollator(pad_id=1)([row([1, 2], [1, 2])])
+    assert (batch["attention_mask"].tolist(), batch["labels"].tolist()) == ([[1, 1]], [[1, 2]])
+
+
+def test_pad_to_multiple() -> None:
+    batch = Seq2SeqCollator(pad_id=1, pad_to_multiple=4)([row([5, 6, 7, 8, 2], [3, 2])])
+    assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 8), (1, 4))
+    assert ClassificationCollator(1, 4)([row([5, 6, 7, 2])])["input_ids"].shape == (1, 4)
+
+
+def test_classes_and_pairs() -> None:
+    batch = ClassificationCollator(pad_id=1)(
+        [row([5, 2], [6, 7, 2], label=3), row([5, 2], [6, 2], label=0, ignored=True)]
+    )
+    assert batch["input_ids"].tolist() == [[5, 2, 6, 7, 2], [5, 2, 6, 2, 1]]
+    assert (batch["labels"].tolist(), batch["labels"].dtype) == ([3, IGNORED], torch.int64)
+    assert set(ClassificationCollator(1)([row([5, 2])])) == {"input_ids", "attention_mask"}
+
+
+def test_numbers() -> None:
+    labels = ClassificationCollator(1)([row([5, 2], label=2.5), row([5, 2], label=1.0, ignored=True)])["labels"]
+    assert labels.dtype == torch.float32
+    assert labels[0] == 2.5
+    assert labels[1].isnan()
+
+
+def test_through_a_data_loader(corpus: ParallelText, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """Everything together: four processes see each target once, whatever the last step has to be filled with."""
+    store = build_store(corpus, [tokenizer] * 2, StoreOptions(), tmp_path / "cache")
+    seen = []
+    for rank in range(4):
+        batches = TokenBatches(store.lengths(), BatchOptions(max_rows=3), rank=rank, world_size=4)
+        for batch in DataLoader(store, batch_sampler=batches, collate_fn=Seq2SeqCollator(pad_id=1)):
+            assert batch["input_ids"].shape[0] <= 3
+            seen += [tuple(labels[labels != IGNORED].tolist()) for labels in batch["labels"]]
+    assert sorted(labels for labels in seen if labels) == sorted(
+        tuple(store[index].texts[1].tolist()) for index in range(100)
+    )
