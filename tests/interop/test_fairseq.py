@@ -81,48 +81,9 @@ def test_a_checkpoint_of_the_trainer(golden_folder: Path, imported: Imported) ->
 # Generations
 
 
-def until_2022(state: State, *, tied: bool) -> State:
-    """The same weights as files of late 2019 to October 2022 name them."""
-    older: State = {f"{side}.embed_positions._float_tensor": torch.empty(1) for side in ("encoder", "decoder")}
-    for key, tensor in state.items():
-        if key.endswith(".conv.conv_bias") or (tied and key == "decoder.output_projection.weight"):
-            continue
-        renamed = re.sub(r"\.layer_norm([12])\.", lambda match: f".layer_norms.{int(match[1]) - 1}.", key)
-        older["decoder.embed_out" if renamed == "decoder.output_projection.weight" else renamed] = tensor
-    return older
-
-
-def until_2019(state: State, *, tied: bool) -> State:
-    """The same weights as files up to autumn 2019 name them, kernels as the CUDA layer wrote them.
-
-    A Transformer of that time numbers its norms too.
-    """
-    numbers = {
-        "encoder": {"self_attn_layer_norm": 0, "final_layer_norm": 1},
-        "decoder": {"self_attn_layer_norm": 0, "encoder_attn_layer_norm": 1, "final_layer_norm": 2},
-    }
-    is_transformer = any(".self_attn." in key for key in state)
-    older: State = {f"{side}.embed_positions.weights": torch.empty(66, 32) for side in ("encoder", "decoder")}
-    for key, tensor in until_2022(state, tied=tied).items():
-        if projection := re.fullmatch(r"(.*_attn)\.([qkv])_proj\.(weight|bias)", key):
-            attention, letter, leaf = projection.groups()
-            if letter == "q":
-                parts = [state[f"{attention}.{part}_proj.{leaf}"] for part in "qkv"]
-                older[f"{attention}.in_proj_{leaf}"] = torch.cat(parts)
-        elif is_transformer and (norm := re.fullmatch(r"(\w+)(\.layers\.\d+)\.(\w+_layer_norm)\.(\w+)", key)):
-            side, layer, name, leaf = norm.groups()
-            older[f"{side}{layer}.layer_norms.{numbers[side][name]}.{leaf}"] = tensor
-        else:
-            older[key] = tensor.squeeze(1) if key.endswith(".conv.weight") else tensor
-    return older
-
-
-@pytest.mark.parametrize("generation", [until_2022, until_2019])
 @torch.no_grad()
-def test_older_generations_hold_the_same_model(
-    golden: Any, imported: Imported, generation: Callable[..., State]
-) -> None:
-    state = generation(golden.state, tied=golden.args["share_all_embeddings"])
+def test_older_generations_hold_the_same_model(golden: Any, imported: Imported, older: Callable[..., State]) -> None:
+    state = older(golden.state, tied=golden.args["share_all_embeddings"])
     assert state.keys() != golden.state.keys()
     converted = convert_state_dict(state, options_of(golden))
     newest = convert_state_dict(golden.state, options_of(golden))
@@ -132,7 +93,9 @@ def test_older_generations_hold_the_same_model(
     assert torch.equal(logits, imported(golden.args, golden.state)(**golden.batch).logits)
 
 
-def test_the_oldest_generation_looks_like_it(golden_named: Callable[[str], Any]) -> None:
+def test_the_oldest_generation_looks_like_it(
+    golden_named: Callable[[str], Any], until_2019: Callable[..., State]
+) -> None:
     """The names in question do occur in the simulated files, and the newest do not."""
     light = until_2019(golden_named("lightconv_noglu_postnorm").state, tied=False)
     assert {"encoder.layers.0.layer_norms.0.weight", "decoder.layers.1.encoder_attn.in_proj_bias"} <= light.keys()

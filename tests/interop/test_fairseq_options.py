@@ -85,9 +85,9 @@ def test_all_options_of_a_vector(golden_named: Callable[[str], Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("arch", [*TRANSFORMERS, *LIGHTCONVS])
+@pytest.mark.parametrize("arch", [*TRANSFORMERS, *LIGHTCONVS, "latent_multilingual_transformer"])
 def test_named_architectures(arch: str) -> None:
-    mixer = "attention" if arch.startswith("transformer") else "dynamicconv"
+    mixer = "dynamicconv" if arch in LIGHTCONVS else "attention"
     assert sides(options_of(arch), "mixer") == (mixer, mixer)
 
 
@@ -185,12 +185,23 @@ def test_width_of_the_convolution() -> None:
     assert sides(config, "conv_width") == (256, None)
 
 
+# Latent depth
+
+
+def test_defaults_of_latent_depth() -> None:
+    config = options_of("latent_multilingual_transformer")
+    assert sides(config, "num_layers") == (12, 24)
+    assert sides(config, "num_heads") == (4, 4)
+    assert sides(config, "ffn_width") == (1024, 1024)
+    assert sides(options_of("latent_multilingual_transformer", decoder_layers=3), "num_layers") == (12, 3)
+
+
 # Sentences
 
 
-@pytest.mark.parametrize("arch", ["lightconv_lm", "transformer_lm", "fconv"])
+@pytest.mark.parametrize("arch", ["fconv", "roberta", "multilingual_transformer"])
 def test_an_architecture_that_is_not_known(arch: str) -> None:
-    remedy = "give transformer or lightconv if it is one of these under another name"
+    remedy = "give transformer, lightconv, transformer_lm or lightconv_lm if it is one of these under another name"
     assert problems_of(arch) == [("arch", f"{arch!r} is no architecture that can be imported; {remedy}")]
 
 

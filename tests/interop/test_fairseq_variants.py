@@ -5,6 +5,7 @@ The computation shares no code with the package. It is itself held against the s
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -92,12 +93,65 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+NUM_TYPES = 23
+LIGHTCONV_LM: dict[str, Any] = {
+    "arch": "lightconv_lm",
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 20,
+    "decoder_attention_heads": 4,
+    "decoder_layers": 2,
+    "decoder_kernel_size_list": [2, 5],
+    "tokens_per_sample": 24,
+}
+TRANSFORMER_LM: dict[str, Any] = {**LIGHTCONV_LM, "arch": "transformer_lm"}
+BANDS: dict[str, Any] = {
+    "adaptive_input": True,
+    "adaptive_input_cutoff": "7,13",
+    "adaptive_softmax_cutoff": [7, 13],
+}
+TIED_BANDS: dict[str, Any] = {**BANDS, "tie_adaptive_weights": True, "tie_adaptive_proj": True}
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "dynamic": LIGHTCONV_LM,
+    "light without GLU": {**LIGHTCONV_LM, "decoder_conv_type": "lightweight", "decoder_glu": False},
+    "dynamic of the Billion Word benchmark": {**LIGHTCONV_LM, "arch": "lightconv_lm_gbw"},
+    "dynamic tied": {**LIGHTCONV_LM, "share_decoder_input_output_embed": True},
+    "dynamic learned positions": {**LIGHTCONV_LM, "decoder_learned_pos": True},
+    "dynamic wider convolution": {**LIGHTCONV_LM, "decoder_conv_dim": 32},
+    "dynamic in bands": {**LIGHTCONV_LM, **BANDS},
+    "dynamic in tied bands": {**LIGHTCONV_LM, **TIED_BANDS},
+    "dynamic in tied bands, projections apart": {**LIGHTCONV_LM, **TIED_BANDS, "tie_adaptive_proj": False},
+    "dynamic in tied projections alone, which are none": {**LIGHTCONV_LM, **TIED_BANDS, "tie_adaptive_weights": False},
+    "dynamic in two bands": {
+        **LIGHTCONV_LM,
+        **TIED_BANDS,
+        "adaptive_input_cutoff": [7],
+        "adaptive_softmax_cutoff": "7,23",
+    },
+    "dynamic in bands of half the width": {
+        **LIGHTCONV_LM,
+        **BANDS,
+        "adaptive_input_factor": 2.0,
+        "adaptive_softmax_factor": 2.0,
+    },
+    "transformer": TRANSFORMER_LM,
+    "transformer without last norm": {**TRANSFORMER_LM, "no_decoder_final_norm": True},
+    "transformer unscaled, tied, gelu": {
+        **TRANSFORMER_LM,
+        "no_scale_embedding": True,
+        "share_decoder_input_output_embed": True,
+        "activation_fn": "gelu",
+    },
+    "transformer in tied bands": {**TRANSFORMER_LM, **TIED_BANDS},
+    "transformer in tied bands of early files": {**TRANSFORMER_LM, **TIED_BANDS, "no_tie_adaptive_proj": False},
+}
+
+
 class Plain:
     """The published arithmetic, straight from a state dict of the newest generation."""
 
     def __init__(self, args: dict[str, Any], state: dict[str, Tensor]) -> None:
         self.args, self.state = args, state
-        self.is_transformer = args["arch"] == "transformer"
+        self.is_transformer = args["arch"].startswith("transformer")
 
     def flag(self, name: str, default: bool = False) -> bool:
         return str(self.args.get(name, default)) == "True"
@@ -109,11 +163,20 @@ class Plain:
         weight = self.state[f"{name}.weight"]
         return F.layer_norm(x, weight.shape, weight, self.state[f"{name}.bias"])
 
+    def vectors(self, side: str, ids: Tensor) -> Tensor:
+        if f"{side}.embed_tokens.weight" in self.state:
+            return self.state[f"{side}.embed_tokens.weight"][ids]
+        rows, bands = [], sum(key.startswith(f"{side}.embed_tokens.embeddings.") for key in self.state) // 2
+        for band in range(bands):
+            name = f"{side}.embed_tokens.embeddings.{band}"
+            rows.append(self.state[f"{name}.0.weight"] @ self.state[f"{name}.1.weight"].t())
+        return torch.cat(rows)[ids]
+
     def embed(self, side: str, ids: Tensor) -> Tensor:
-        table = self.state[f"{side}.embed_tokens.weight"]
-        width = table.shape[1]
+        vectors = self.vectors(side, ids)
+        width = vectors.shape[-1]
         scaled = not (self.is_transformer and self.flag("no_scale_embedding"))
-        x = (math.sqrt(width) if scaled else 1.0) * table[ids]
+        x = (math.sqrt(width) if scaled else 1.0) * vectors
         if self.flag("no_token_positional_embeddings"):
             return x
         real = ids != PADDING
@@ -185,7 +248,7 @@ class Plain:
                 return self.feed_forward(name, x)
 
             x = self.residual(side, f"{name}.{first}", x, mix)
-            if not is_encoder:
+            if encoded is not None:
                 x = self.residual(side, f"{name}.encoder_attn_layer_norm", x, look)
             x = self.residual(side, f"{name}.{last}", x, feed)
         return self.norm(x, f"{side}.layer_norm") if f"{side}.layer_norm.weight" in self.state else x
@@ -195,6 +258,83 @@ class Plain:
         encoded = self.run("encoder", source)
         states = self.run("decoder", target, encoded, source != PADDING)
         return encoded, self.linear(states, "decoder.output_projection")
+
+
+class PlainLanguageModel(Plain):
+    """The same for a decoder alone, which is pre-norm, with a softmax that may be in bands."""
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return name == "decoder_normalize_before" or super().flag(name, default)
+
+    def scores(self, ids: Tensor) -> Tensor:
+        """Logits, or log-probabilities where there are bands."""
+        states = self.run("decoder", ids)
+        if "decoder.output_projection.weight" in self.state:
+            return self.linear(states, "decoder.output_projection")
+        softmax = "decoder.adaptive_softmax"
+        if f"{softmax}.head.weight" in self.state:
+            head = self.linear(states, f"{softmax}.head")
+        else:
+            words, classes = (self.linear(states, f"{softmax}.head.{part}_proj") for part in ("word", "class"))
+            head = torch.cat([words, classes], -1)
+        head = head.log_softmax(-1)
+        bands = sum(key.startswith(f"{softmax}.tail.") for key in self.state) // 2
+        parts = [head[..., :-bands]]
+        for band in range(bands):
+            narrowing = self.state[f"{softmax}.tail.{band}.0.weight"]
+            is_tied = self.flag("tie_adaptive_weights") and self.flag("tie_adaptive_proj")
+            narrow = states @ (narrowing if is_tied else narrowing.t())
+            within = self.linear(narrow, f"{softmax}.tail.{band}.2").log_softmax(-1)
+            parts.append(head[..., band - bands].unsqueeze(-1) + within)
+        return torch.cat(parts, -1)
+
+
+def random_language_model(args: dict[str, Any]) -> dict[str, Tensor]:
+    """Random weights of a decoder alone: its layers are those of a translation model without the second attention."""
+    width, flags = args["decoder_embed_dim"], PlainLanguageModel(args, {})
+    both = {**args, "decoder_normalize_before": True, "max_target_positions": args["tokens_per_sample"]}
+    both |= {"encoder_embed_dim": width, "encoder_layers": 0}
+    if "no_tie_adaptive_proj" in args:
+        both["no_decoder_final_norm"] = True
+    state = {
+        key: tensor
+        for key, tensor in random_state(both).items()
+        if key.startswith("decoder.") and "encoder_attn" not in key
+    }
+    if not flags.is_transformer:
+        del state["decoder.layer_norm.weight"], state["decoder.layer_norm.bias"]
+    state["decoder.version"] = torch.tensor([3.0])
+    del state["decoder.embed_tokens.weight"], state["decoder.output_projection.weight"]
+    if "adaptive_input" not in args:
+        state["decoder.embed_tokens.weight"] = torch.randn(NUM_TYPES, width).double()
+        state["decoder.output_projection.weight"] = (
+            state["decoder.embed_tokens.weight"]
+            if flags.flag("share_decoder_input_output_embed")
+            else torch.randn(NUM_TYPES, width).double()
+        )
+        return state
+    factor = int(args.get("adaptive_softmax_factor", 4))
+    bounds = [0, 7, 23] if args["adaptive_input_cutoff"] == [7] else [0, 7, 13, 23]
+    tied, tied_projections = flags.flag("tie_adaptive_weights"), flags.flag("tie_adaptive_proj")
+    embeddings, softmax = "decoder.embed_tokens.embeddings", "decoder.adaptive_softmax"
+    state["decoder.embed_tokens._float_tensor"] = torch.zeros(1)
+    state[f"{softmax}.version"] = torch.tensor([1])
+    for band, (start, end) in enumerate(pairwise(bounds)):
+        narrow = width // factor**band
+        table = state[f"{embeddings}.{band}.0.weight"] = torch.randn(end - start, narrow).double()
+        projection = state[f"{embeddings}.{band}.1.weight"] = torch.randn(width, narrow).double() / 4
+        if band:
+            name = f"{softmax}.tail.{band - 1}"
+            shared = tied and tied_projections
+            state[f"{name}.0.weight"] = projection if shared else torch.randn(narrow, width).double() / 4
+            state[f"{name}.2.weight"] = table if tied else torch.randn(end - start, narrow).double()
+    num_bands = len(bounds) - 2
+    if tied:
+        state[f"{softmax}.head.word_proj.weight"] = state[f"{embeddings}.0.0.weight"]
+        state[f"{softmax}.head.class_proj.weight"] = torch.randn(num_bands, width).double()
+    else:
+        state[f"{softmax}.head.weight"] = torch.randn(7 + num_bands, width).double()
+    return state
 
 
 def random_state(args: dict[str, Any]) -> dict[str, Tensor]:
@@ -269,3 +409,17 @@ def test_variant(name: str, imported: Callable[..., Any]) -> None:
         output = model(source, source != PADDING, target, target != PADDING)
     assert (output.encoder_last_hidden_state - encoded)[source != PADDING].abs().max() < 1e-10
     assert (output.logits - logits)[target != PADDING].abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_language_model(name: str, imported: Callable[..., Any]) -> None:
+    args, state = LANGUAGE_MODELS[name], random_language_model(LANGUAGE_MODELS[name])
+    ids = torch.randint(4, NUM_TYPES, (3, 9))
+    ids[1, 5:] = PADDING
+    model = imported(args, state, NUM_TYPES).double()
+    with torch.no_grad():
+        logits = model(ids, ids != PADDING).logits
+    scores = PlainLanguageModel(args, state).scores(ids)
+    assert (logits - scores)[ids != PADDING].abs().max() < 1e-10
+    is_in_bands = "adaptive_input" in args
+    assert torch.allclose(scores.exp().sum(-1), torch.ones(1).double()) == is_in_bands

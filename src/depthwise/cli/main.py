@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from depthwise.cli.convert import convert
 from depthwise.cli.demo import demo
 from depthwise.cli.info import info
 from depthwise.errors import DepthwiseError
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(info)
+app.add_typer(convert, name="convert")
 
 
 def _print_version(wanted: bool) -> None:

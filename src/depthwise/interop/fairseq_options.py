@@ -97,11 +97,7 @@ def options_from_args(args: Mapping[str, Any], num_source_types: int, num_target
     architecture does not read is not looked at. LayerDrop is left out: it changes training alone. A language model has
     one dictionary, that of the target. Raises ``ConfigError`` with everything that our models cannot represent.
     """
-    arch = args.get("arch")
-    if arch not in ARCHITECTURES:
-        found = "is missing" if arch is None else f"{arch!r} is no architecture that can be imported"
-        remedy = "give transformer, lightconv, transformer_lm or lightconv_lm if it is one of these under another name"
-        raise ConfigError("fairseq arguments", [Problem("arch", f"{found}; {remedy}")])
+    arch = architecture(args)
     reader = _Reader(args, arch)
     if arch in LANGUAGE_MODELS:
         config = _language_model(reader, num_target_types)
@@ -111,6 +107,16 @@ def options_from_args(args: Mapping[str, Any], num_source_types: int, num_target
     if problems:
         raise ConfigError("fairseq arguments", problems)
     return config
+
+
+def architecture(args: Mapping[str, Any]) -> str:
+    """The name of the architecture; raises ``ConfigError`` if it is none that can be imported."""
+    arch = args.get("arch")
+    if arch not in ARCHITECTURES:
+        found = "is missing" if arch is None else f"{arch!r} is no architecture that can be imported"
+        remedy = "give transformer, lightconv, transformer_lm or lightconv_lm if it is one of these under another name"
+        raise ConfigError("fairseq arguments", [Problem("arch", f"{found}; {remedy}")])
+    return str(arch)
 
 
 def is_language_model(args: Mapping[str, Any]) -> bool:
@@ -216,8 +222,10 @@ def _language_model(reader: _Reader, num_types: int) -> ModelConfig:
 
 
 def _renew(reader: _Reader) -> None:
-    """Put the arguments of early Transformer language models into today's: tied projections were opted out of, and
-    models of that time ended without a norm unless they said otherwise."""
+    """Put the arguments of early Transformer language models into today's.
+
+    Tying of projections was opted out of, and models of that time ended without a norm unless they said otherwise.
+    """
     if "no_tie_adaptive_proj" in reader.args:
         reader.args["no_decoder_final_norm"] = True
         if not reader.flag("no_tie_adaptive_proj"):

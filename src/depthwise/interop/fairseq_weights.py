@@ -80,6 +80,7 @@ _DROPPED = re.compile(
 )
 _IN_LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)\.(\w+)")
 _IN_BAND = re.compile(r"decoder\.(embed_tokens\.embeddings|adaptive_softmax\.tail)\.(\d+)\.([012])\.weight")
+_TABLE = re.compile(r"(encoder|decoder)\.embed_tokens\.(?:embeddings\.\d+\.0\.)?weight")
 _IN_SIDE = re.compile(r"(encoder|decoder)\.(\w+)\.(\w+)")
 
 
@@ -139,6 +140,15 @@ def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dic
     if problems:
         raise ConfigError("fairseq weights", problems)
     return converted
+
+
+def num_embeddings(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many types the embeddings of each side have, over all bands where there are any."""
+    counts: dict[str, int] = {}
+    for key, tensor in state.items():
+        if table := _TABLE.fullmatch(key):
+            counts[table[1]] = counts.get(table[1], 0) + tensor.shape[0]
+    return counts
 
 
 def model_class(options: ModelConfig) -> type[DepthwiseForSeq2SeqLM] | type[DepthwiseForCausalLM]:

@@ -1,9 +1,9 @@
 """Dynamic convolution: like the lightweight one, with a kernel of its own at every position."""
 
 from depthwise.kernels.backend import pick
-from depthwise.kernels.correlation import correlate
-from depthwise.kernels.weights import at_least_float32, drop_connect, normalize
-from depthwise.kernels.windows import covered_mass, trailing
+from depthwise.kernels.convolution import convolve
+from depthwise.kernels.weights import normalize
+from depthwise.kernels.windows import trailing
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -43,13 +43,8 @@ def dynamic_conv_reference(
     renormalize: bool,
 ) -> Tensor:
     """Plain PyTorch, float32 inside."""
-    inputs = at_least_float32(x if valid is None else x.masked_fill(~valid.unsqueeze(-1), 0))
     kernel = normalize(logits, normalization)
-    dropped = drop_connect(kernel, dropconnect, shared=dropconnect_shared)
-    y = correlate(inputs, dropped.to(inputs.dtype), left=left, positions=positions)
-    if renormalize:
-        y = y / covered_mass(inputs, kernel.to(inputs.dtype), left, valid, positions)
-    return y.to(x.dtype)
+    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize)
 
 
 IMPLEMENTATIONS = {"reference": dynamic_conv_reference}

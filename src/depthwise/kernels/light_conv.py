@@ -1,9 +1,9 @@
 """Lightweight convolution: a depthwise convolution whose kernel is shared by heads and normalised over its taps."""
 
 from depthwise.kernels.backend import pick
-from depthwise.kernels.correlation import correlate
-from depthwise.kernels.weights import at_least_float32, drop_connect, normalize
-from depthwise.kernels.windows import covered_mass, trailing
+from depthwise.kernels.convolution import convolve
+from depthwise.kernels.weights import normalize
+from depthwise.kernels.windows import trailing
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -44,14 +44,8 @@ def light_conv_reference(
     renormalize: bool,
 ) -> Tensor:
     """Plain PyTorch, float32 inside."""
-    inputs = at_least_float32(x if valid is None else x.masked_fill(~valid.unsqueeze(-1), 0))
     kernel = normalize(weight, normalization)[None, None]
-    steps = x.shape[1] if positions is None else positions.shape[1]
-    dropped = drop_connect(kernel, dropconnect, shared=dropconnect_shared, rows=(x.shape[0], steps))
-    y = correlate(inputs, dropped.to(inputs.dtype), left=left, positions=positions)
-    if renormalize:
-        y = y / covered_mass(inputs, kernel.to(inputs.dtype), left, valid, positions)
-    return y.to(x.dtype)
+    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize)
 
 
 IMPLEMENTATIONS = {"reference": light_conv_reference}

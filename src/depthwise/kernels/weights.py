@@ -51,7 +51,7 @@ def drop_connect(
         return weight
     if shared:
         return weight * F.dropout(weight.new_ones(weight.shape[-2:]), probability)
-    return F.dropout(weight.expand(*rows, *weight.shape[-2:]) if rows else weight, probability)
+    return F.dropout(weight.expand(*rows, -1, -1) if rows else weight, probability)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""``depthwise convert``: models of other libraries become runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+convert = typer.Typer(no_args_is_help=True)
+
+
+@convert.callback()
+def options() -> None:
+    """Import a model of another library as a run."""
+
+
+@convert.command()
+def fairseq(
+    source: Annotated[Path, typer.Argument(help="Folder with checkpoint and dictionaries.", metavar="DIR")],
+    destination: Annotated[Path, typer.Argument(help="Folder of the run to write.", metavar="DST")],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Which file in DIR; else the best, the last or the only checkpoint.")
+    ] = None,
+    source_lang: Annotated[str | None, typer.Option(help="Source language, if the checkpoint names none.")] = None,
+    target_lang: Annotated[str | None, typer.Option(help="Target language, if the checkpoint names none.")] = None,
+    bpe_codes: Annotated[
+        Path | None, typer.Option(help="Byte-pair codes of subword-nmt; else those found in DIR.")
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case text, as the training data was.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
+) -> None:
+    """Import a translation or language model of fairseq; nothing stored in its files is executed.
+
+    DIR holds the checkpoint and dict.<language>.txt of both languages (of a language model: dict.txt). With byte-pair
+    codes beside them the run takes raw text, by Moses and subword-nmt; without, it expects pre-tokenised input.
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    from depthwise.interop.fairseq import convert_fairseq
+
+    disable_progress_bar()
+    done = convert_fairseq(
+        source,
+        destination,
+        checkpoint=checkpoint,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        bpe_codes=bpe_codes,
+        lowercase=lowercase,
+        force=force,
+    )
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{done.folder}: {done.model} of {done.num_parameters:,} parameters from {done.checkpoint.name}")
+    for remark in done.remarks:
+        console.print(remark)

@@ -1,0 +1,45 @@
+"""Writing a run so that it is there whole or not at all."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from depthwise.errors import CheckpointError
+
+
+def check_destination(destination: Path, source: Path, *, force: bool) -> None:
+    """Refuse what must not be overwritten: a file, a folder with content unless forced, the source itself."""
+    if destination.exists() and not destination.is_dir():
+        raise CheckpointError(f"{destination} is a file; give a folder for the run")
+    if source.resolve().is_relative_to(destination.resolve()):
+        raise CheckpointError(f"{destination} holds the model to be imported; give another folder for the run")
+    if destination.is_dir() and any(destination.iterdir()) and not force:
+        raise CheckpointError(f"{destination} is not empty; give another folder, or --force to replace it")
+
+
+@contextmanager
+def written_at(destination: Path) -> Iterator[Path]:
+    """A new folder to write into, which becomes the destination at the end; after an error nothing has changed."""
+    destination = destination.absolute()
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as beside:
+            folder = Path(beside, "new")
+            folder.mkdir()
+            yield folder
+            _put(folder, destination, aside=Path(beside, "earlier"))
+    except OSError as error:
+        raise CheckpointError(f"{destination} cannot be written: {error.strerror}; give another folder") from error
+
+
+def _put(folder: Path, destination: Path, aside: Path) -> None:
+    """Move the folder to its destination; what stood there is moved aside and comes back if that fails."""
+    if destination.exists():
+        destination.rename(aside)
+    try:
+        folder.rename(destination)
+    except OSError:
+        if aside.exists():
+            aside.rename(destination)
+        raise

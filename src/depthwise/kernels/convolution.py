@@ -1,0 +1,30 @@
+"""From normalised kernels to the output of a convolution, in plain PyTorch: what both references share."""
+
+from depthwise.kernels.correlation import correlate
+from depthwise.kernels.weights import at_least_float32, drop_connect
+from depthwise.kernels.windows import covered_mass
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+def convolve(
+    x: Float[Tensor, "B L C"],
+    kernel: Float[Tensor, "_b _p H K"],
+    left: int,
+    valid: Bool[Tensor, "B L"] | None,
+    positions: Int[Tensor, "B P"] | None,
+    dropconnect: float,
+    dropconnect_shared: bool,
+    renormalize: bool,
+) -> Float[Tensor, "B P C"]:
+    """Drop entries of the kernel, sum over taps with padding as zeros, divide by the mass on real tokens if asked.
+
+    Axes of the kernel of size 1 are broadcast. Everything is computed in float32 at least and returned as ``x`` came.
+    """
+    inputs = at_least_float32(x if valid is None else x.masked_fill(~valid.unsqueeze(-1), 0))
+    kernel = kernel.to(inputs.dtype)
+    rows = (x.shape[0], x.shape[1] if positions is None else positions.shape[1])
+    dropped = drop_connect(kernel, dropconnect, shared=dropconnect_shared, rows=rows)
+    y = correlate(inputs, dropped, left=left, positions=positions)
+    if renormalize:
+        y = y / covered_mass(inputs, kernel, left, valid, positions)
+    return y.to(x.dtype)
