@@ -11,7 +11,9 @@ from torch import Tensor
 
 from depthwise.kernels import correlation
 from depthwise.kernels.correlation import (
+    BAND_FROM,
     BLOCK,
+    GROUPED_BELOW,
     TAPS_UP_TO,
     correlate,
     correlate_banded,
@@ -210,20 +212,30 @@ def test_channels_share_kernels_in_contiguous_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("taps", "num_positions", "chosen"),
+    ("taps", "head_width", "is_fixed", "num_positions", "chosen"),
     [
-        (TAPS_UP_TO, None, "correlate_taps"),
-        (TAPS_UP_TO + 1, None, "correlate_banded"),
-        (TAPS_UP_TO + 1, 1, "correlate_windows"),
-        (3, 1, "correlate_windows"),
-        (3, 2, "correlate_gathered"),
+        (TAPS_UP_TO, BAND_FROM, False, None, "correlate_taps"),
+        (TAPS_UP_TO + 1, BAND_FROM, False, None, "correlate_banded"),
+        (TAPS_UP_TO + 1, BAND_FROM - 1, False, None, "correlate_taps"),
+        (TAPS_UP_TO, GROUPED_BELOW, True, None, "correlate_taps"),
+        (TAPS_UP_TO + 1, GROUPED_BELOW, True, None, "correlate_banded"),
+        (TAPS_UP_TO, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
+        (TAPS_UP_TO + 1, 3, False, 1, "correlate_windows"),
+        (3, 3, False, 1, "correlate_windows"),
+        (3, 3, False, 2, "correlate_gathered"),
     ],
 )
 def test_the_shape_picks_the_walk(
-    taps: int, num_positions: int | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+    taps: int,
+    head_width: int,
+    is_fixed: bool,
+    num_positions: int | None,
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x, weight = Case(2, 4, 1, 3, taps, 0).inputs(num_positions)
+    x = torch.randn(2, 4, 2 * head_width)
+    weight = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps)
     positions = None if num_positions is None else torch.zeros(2, num_positions, dtype=torch.long)
-    answer = torch.full((2, num_positions or 4, 3), 7.0)
+    answer = torch.full((2, num_positions or 4, 2 * head_width), 7.0)
     monkeypatch.setattr(correlation, chosen, lambda *_: answer)
     assert torch.equal(correlate(x, weight, left=0, positions=positions), answer)

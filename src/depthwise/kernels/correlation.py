@@ -10,6 +10,8 @@ through memory; ``correlate`` picks by shape. Time and memory of all but ``corre
 factor K that unfolding costs.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
@@ -17,6 +19,10 @@ from depthwise.shapes import Float, Int, Tensor
 
 TAPS_UP_TO = 15
 """Widest kernel that is summed tap by tap; wider ones are cheaper as a banded matrix product."""
+BAND_FROM = 4
+"""Narrowest head whose kernels, one per position, are worth a band: each band serves only the channels of its head."""
+GROUPED_BELOW = 32
+"""Fixed kernels of narrower heads go through torch's grouped convolution, which does not care about heads."""
 BLOCK = 32
 """Positions per band. The product computes (BLOCK + K - 1) / K times the useful work, in return for matrix units."""
 
@@ -28,9 +34,17 @@ def correlate(
     if positions is not None:
         walk = correlate_windows if positions.shape[1] == 1 else correlate_gathered
         return walk(x, weight, left, positions)
-    if weight.shape[-1] <= TAPS_UP_TO:
-        return correlate_taps(x, weight, left)
-    return correlate_banded(x, weight, left)
+    return _walk_everywhere(x, weight)(x, weight, left)
+
+
+def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
+    """How to compute every position, by what was fastest on a CPU at lengths 64 to 4096."""
+    is_fixed, head_width = weight.shape[:2] == (1, 1), x.shape[-1] // weight.shape[-2]
+    if is_fixed and head_width < GROUPED_BELOW:
+        return correlate_grouped
+    if weight.shape[-1] <= TAPS_UP_TO or head_width < BAND_FROM:
+        return correlate_taps
+    return correlate_banded
 
 
 def correlate_taps(x: Tensor, weight: Tensor, left: int) -> Tensor:
