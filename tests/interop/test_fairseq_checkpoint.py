@@ -301,7 +301,9 @@ def other_zip() -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"<!DOCTYPE html>", b"\x00" * 100, pickle.dumps(7, protocol=2), plain_pickle(), other_zip()]
+    "content",
+    [b"", b"<!DOCTYPE html>", b"\x00" * 100, pickle.dumps(7, protocol=2), plain_pickle(), other_zip()],
+    ids=["empty", "page", "zeros", "number", "pickle", "zip"],
 )
 def test_another_kind_of_file(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"

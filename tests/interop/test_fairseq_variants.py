@@ -184,9 +184,9 @@ class Plain:
         if self.flag(f"{side}_learned_pos"):
             positions = self.state[f"{side}.embed_positions.weight"][steps]
         else:
-            # a table of single precision, whatever the weights are
+            # angles of single precision, whatever the weights are; their sines to the precision of the comparison
             frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
-            angles = steps.unsqueeze(-1).float() * frequencies
+            angles = (steps.unsqueeze(-1).float() * frequencies).double()
             positions = F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width % 2))
         return x + positions * real.unsqueeze(-1)
 

@@ -34,7 +34,7 @@ def sinusoid(step: int, width: int) -> list[float]:
 @pytest.mark.parametrize("width", [1, 2, 3, 8, 9])
 def test_sinusoids(width: int) -> None:
     steps = torch.tensor([[0, 1, 2, 57, 1023]])
-    expected = torch.tensor([[sinusoid(step, width) for step in steps[0].tolist()]])
+    expected = torch.tensor([[sinusoid(step, width) for step in steps[0].tolist()]], dtype=torch.float64)
     torch.testing.assert_close(SinusoidalPositions(width)(steps), expected, rtol=0, atol=1e-4)
 
 

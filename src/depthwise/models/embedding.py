@@ -1,6 +1,7 @@
 """From ids to the states that enter a stack: token embedding, scale, positions, dropout."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -68,8 +69,9 @@ class Embedding(nn.Module):
 class SinusoidalPositions(nn.Module):
     """p(t) = [sin(t w_0) .. sin(t w_{m-1}), cos(t w_0) .. cos(t w_{m-1})], w_i = 10000^(-i / (m - 1)), m = D // 2.
 
-    Sines and cosines in two halves and the exponent over m - 1, as in fairseq; an odd width ends in a zero. Frequencies
-    are computed where they are used rather than kept in a buffer, which a model in half precision would round.
+    Sines and cosines in two halves and the exponent over m - 1, as in fairseq; an odd width ends in a zero. Angles are
+    float32 products of frequencies made on the CPU, as in fairseq, on every device and in every precision of the model;
+    their sines are taken in float64 (where the device has it), so that they do not depend on the device either.
     """
 
     def __init__(self, width: int) -> None:
@@ -77,7 +79,18 @@ class SinusoidalPositions(nn.Module):
         self.width = width
 
     def forward(self, steps: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        half = self.width // 2
-        index = torch.arange(half, dtype=torch.float32, device=steps.device)
-        angles = steps.unsqueeze(-1).float() * torch.exp(index * (-math.log(10000) / max(half - 1, 1)))
+        make = frequencies if torch.compiler.is_compiling() else _kept_frequencies
+        angles = steps.unsqueeze(-1).float() * make(self.width, steps.device)
+        if steps.device.type != "mps":
+            angles = angles.double()
         return F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, self.width % 2))
+
+
+def frequencies(width: int, device: torch.device) -> Float[Tensor, "m"]:
+    """w_i for a width, on a device."""
+    half = width // 2
+    index = torch.arange(half, dtype=torch.float32, device="cpu")
+    return torch.exp(index * (-math.log(10000) / max(half - 1, 1))).to(device)
+
+
+_kept_frequencies = lru_cache(maxsize=64)(frequencies)
