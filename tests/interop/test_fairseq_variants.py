@@ -187,7 +187,7 @@ class Plain:
             # angles of single precision, whatever the weights are; their sines to the precision of the comparison
             frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
             angles = (steps.unsqueeze(-1).float() * frequencies).double()
-            positions = F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width % 2))
+            positions = F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width % 2)).to(x.dtype)
         return x + positions * real.unsqueeze(-1)
 
     def attention(self, name: str, x: Tensor, seen: Tensor, heads: int, allowed: Tensor) -> Tensor:
