@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from torch import Tensor
 
 from depthwise.depth import Plan
@@ -117,5 +118,6 @@ def test_numbers_of_another_shape(build: Model, draw_ids: Ids) -> None:
 
 
 def test_an_unknown_problem(config_of: Config) -> None:
-    with pytest.raises(ConfigError, match='"foo" is none of regression'):
+    """Early versions of Transformers 5 check this option themselves, before we can."""
+    with pytest.raises((ConfigError, StrictDataclassFieldValidationError), match="problem_type"):
         config_of("sequence_classification", problem_type="foo")
