@@ -233,9 +233,20 @@ def test_the_shape_picks_the_walk(
     chosen: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x = torch.randn(2, 4, 2 * head_width)
-    weight = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps)
+    x = torch.randn(2, 4, 2 * head_width, dtype=torch.float64)
+    weight = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps, dtype=torch.float64)
     positions = None if num_positions is None else torch.zeros(2, num_positions, dtype=torch.long)
-    answer = torch.full((2, num_positions or 4, 2 * head_width), 7.0)
+    answer = torch.full((2, num_positions or 4, 2 * head_width), 7.0, dtype=torch.float64)
     monkeypatch.setattr(correlation, chosen, lambda *_: answer)
     assert torch.equal(correlate(x, weight, left=0, positions=positions), answer)
+
+
+@pytest.mark.parametrize("left", [0, 3, 6])
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_fixed_kernels_in_single_precision(left: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has a convolution of its own for them, which float64 does not take."""
+    x, weight = torch.randn(2, length, 2 * GROUPED_BELOW), torch.randn(1, 1, 2, 7)
+    expected = correlate_unfolded(x.double(), weight.double(), left)
+    torch.testing.assert_close(correlate(x, weight, left=left, positions=None).double(), expected, rtol=0, atol=3e-5)
+    monkeypatch.setattr(correlation, "correlate_grouped", lambda *_: x)
+    assert (correlate(x, weight, left=left, positions=None) is x) == torch.backends.mkldnn.is_available()

@@ -17,14 +17,16 @@ from torch.nn import functional as F
 
 from depthwise.shapes import Float, Int, Tensor
 
-TAPS_UP_TO = 15
-"""Widest kernel that is summed tap by tap; wider ones are cheaper as a banded matrix product."""
+TAPS_UP_TO = 7
+"""Widest kernel that is summed tap by tap; wider ones are cheaper, most of all in training, as a banded product."""
 BAND_FROM = 4
 """Narrowest head whose kernels, one per position, are worth a band: each band serves only the channels of its head."""
 GROUPED_BELOW = 32
-"""Fixed kernels of narrower heads go through torch's grouped convolution, which does not care about heads."""
+"""Fixed kernels of narrower heads go through torch's grouped convolution even where that is not its fast version."""
 BLOCK = 32
 """Positions per band. The product computes (BLOCK + K - 1) / K times the useful work, in return for matrix units."""
+POSITIONS_AT_ONCE = 2048
+"""Positions (over all rows) whose bands and windows exist at a time on a CPU: few enough to stay in its cache."""
 
 
 def correlate(
@@ -38,22 +40,28 @@ def correlate(
 
 
 def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
-    """How to compute every position, by what was fastest on a CPU at lengths 64 to 4096."""
+    """How to compute every position, by what was fastest on a CPU at lengths 64 to 8192, forward and backward."""
     is_fixed, head_width = weight.shape[:2] == (1, 1), x.shape[-1] // weight.shape[-2]
-    if is_fixed and head_width < GROUPED_BELOW:
+    if is_fixed and (_has_fast_grouped(x) or head_width < GROUPED_BELOW):
         return correlate_grouped
     if weight.shape[-1] <= TAPS_UP_TO or head_width < BAND_FROM:
         return correlate_taps
     return correlate_banded
 
 
+def _has_fast_grouped(x: Tensor) -> bool:
+    """Whether oneDNN convolves this tensor, as it lies, channel by channel; it knows no float64."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
 def correlate_taps(x: Tensor, weight: Tensor, left: int) -> Tensor:
     """One shifted multiply-add per tap."""
     length = x.shape[1]
     padded = _by_head(_pad(x, left, weight.shape[-1] - 1 - left), weight.shape[-2])
-    total = padded[:, :length] * weight[..., :1]
-    for tap in range(1, weight.shape[-1]):
-        total = total.addcmul(padded[:, tap : tap + length], weight[..., tap : tap + 1])
+    first, *others = weight.unsqueeze(-2).unbind(-1)
+    total = padded[:, :length] * first
+    for tap, factor in enumerate(others, 1):
+        total.addcmul_(padded[:, tap : tap + length], factor)
     return total.flatten(-2)
 
 
@@ -61,14 +69,19 @@ def correlate_banded(x: Tensor, weight: Tensor, left: int) -> Tensor:
     """One matrix product per block of positions and head: the taps of BLOCK neighbours form a band.
 
     Row i of a block holds its K taps from column i on; the inputs it meets are the ``BLOCK + K - 1`` around the block.
+    Bands and windows are several times the size of their sources, so on a CPU they are made for a few blocks at a time.
     """
     (rows, length, _), (heads, taps) = x.shape, weight.shape[-2:]
     blocks = -(-length // BLOCK)
     spare = blocks * BLOCK - length
     span = BLOCK + taps - 1
     inputs = _by_head(_pad(x, left, taps - 1 - left + spare).unfold(1, span, BLOCK).transpose(2, 3), heads)
-    band = _band(_in_blocks(weight, blocks, spare), span)
-    return (band @ inputs.transpose(2, 3)).transpose(2, 3).reshape(rows, blocks * BLOCK, -1)[:, :length]
+    at_once = max(1, POSITIONS_AT_ONCE // (rows * BLOCK)) if x.device.type == "cpu" else blocks
+    windows = inputs.transpose(2, 3).split(at_once, dim=1)
+    kernels = _in_blocks(weight, blocks, spare)
+    parts = kernels.split(at_once, dim=1) if kernels.shape[1] == blocks else [kernels] * len(windows)
+    mixed = [(_band(part, span) @ window).transpose(2, 3) for part, window in zip(parts, windows, strict=True)]
+    return torch.cat(mixed, dim=1).reshape(rows, blocks * BLOCK, -1)[:, :length]
 
 
 def correlate_gathered(x: Tensor, weight: Tensor, left: int, positions: Tensor) -> Tensor:
@@ -99,11 +112,19 @@ def correlate_unfolded(x: Tensor, weight: Tensor, left: int) -> Tensor:
 
 
 def correlate_grouped(x: Tensor, weight: Tensor, left: int) -> Tensor:
-    """A fixed kernel through torch's own grouped convolution."""
-    channels, (heads, taps) = x.shape[-1], weight.shape[-2:]
+    """A fixed kernel through torch's own grouped convolution.
+
+    On a CPU the channels stay last, as they lie in memory, and the steps are the height of an image one pixel wide:
+    along the width, the backward pass would take ten times as long.
+    """
+    (length, channels), (heads, taps) = x.shape[1:], weight.shape[-2:]
     filters = weight.reshape(heads, 1, taps).repeat_interleave(channels // heads, dim=0)
-    padded = _pad(x, left, taps - 1 - left).transpose(1, 2)
-    return F.conv1d(padded, filters, groups=channels).transpose(1, 2)
+    if x.device.type != "cpu":
+        return F.conv1d(_pad(x, left, taps - 1 - left).transpose(1, 2), filters, groups=channels).transpose(1, 2)
+    around = max(left, taps - 1 - left)
+    image = x.unsqueeze(2).permute(0, 3, 1, 2)
+    y = F.conv2d(image, filters.unsqueeze(-1), padding=(around, 0), groups=channels).squeeze(-1).transpose(1, 2)
+    return y[:, around - left : around - left + length]
 
 
 def _pad(x: Tensor, before: int, after: int) -> Tensor:
@@ -119,7 +140,8 @@ def _in_blocks(weight: Tensor, blocks: int, spare: int) -> Tensor:
     if weight.shape[1] == 1:
         weight = weight.expand(-1, BLOCK, -1, -1)
         return weight.unsqueeze(1).transpose(2, 3)
-    return F.pad(weight, (0, 0, 0, 0, 0, spare)).unflatten(1, (blocks, BLOCK)).transpose(2, 3)
+    weight = F.pad(weight, (0, 0, 0, 0, 0, spare)) if spare else weight
+    return weight.unflatten(1, (blocks, BLOCK)).transpose(2, 3)
 
 
 def _band(kernels: Tensor, span: int) -> Tensor:
