@@ -76,6 +76,8 @@ def _parts(config: "DepthwiseConfig", length: int) -> Table:
         _add(table, "head", skeleton.head, cost.head())
     table.add_section()
     total = cost.forward(length, length if config.is_encoder_decoder else 0)
+    if config.decoder is None and hasattr(skeleton, "head"):
+        total += cost.head() * length
     _add(table, "all", skeleton, Cost(total.flops // length))
     return table
 
