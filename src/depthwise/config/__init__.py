@@ -14,8 +14,9 @@ from depthwise.config.model import (
     StackConfig,
     as_dict,
 )
+from depthwise.config.parsing import nearest
 from depthwise.config.presets import PRESETS, preset, preset_names
-from depthwise.config.validation import check_model, nearest, parse_model
+from depthwise.config.validation import check_model, parse_model
 
 __all__ = [
     "ACTIVATIONS",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from depthwise.config.model import KERNEL_NORMALIZATIONS, AdaptiveConfig, ModelConfig, StackConfig
-from depthwise.config.validation import nearest
+from depthwise.config.parsing import nearest
 from depthwise.errors import ConfigError, Problem
 
 ENCODER_KERNELS = (3, 7, 15, 31, 31, 31, 31)

@@ -1,0 +1,190 @@
+"""From plain dictionaries, as YAML and JSON give them, to dataclasses, with every mistake reported at once.
+
+Two questions are asked of every option: is its name known (and is none missing), and is its value possible by itself.
+Whether values agree with each other is for the owner of the dataclass to say. Sections are fields that hold another
+dataclass; an option of one is called by its path, such as ``encoder.num_layers``.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from depthwise.errors import Problem
+
+Rules = Mapping[str, Callable[[Any], str | None]]
+"""What an option demands of its value, whichever section it stands in; a rule gives a message or none."""
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "a boolean (true or false)",
+    str: "text",
+    dict: "a mapping",
+    NoneType: "null",
+}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts", dict: "mappings"}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like ``name``, whatever the case and the kind of dash; none if none is close."""
+    spellings = {_spelling(candidate): candidate for candidate in known}
+    found = difflib.get_close_matches(_spelling(name), spellings, n=1)
+    return spellings[found[0]] if found else None
+
+
+def _spelling(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+# Names: unknown and missing options
+
+
+@dataclass
+class Findings:
+    """What came to light while a dataclass was built."""
+
+    problems: list[Problem] = field(default_factory=list)
+    given: set[str] = field(default_factory=set)
+    meant: set[str] = field(default_factory=set)
+    """Options that an unknown or missing name probably stood for."""
+
+    @property
+    def unreliable(self) -> set[str]:
+        """Options whose value here is a default but was meant to be something else: nothing follows from it."""
+        return self.meant - self.given
+
+
+def build(kind: type[Any], options: Mapping[Any, Any], findings: Findings) -> Any:
+    """A dataclass from nested dictionaries; what is missing stands as none, what is unknown is left out."""
+    return _build(kind, options, "", findings, dict(_sections(kind)))
+
+
+def _sections(kind: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]]:
+    """Every section by its path."""
+    yield path, kind
+    for name, hint in get_type_hints(kind).items():
+        for inner in _alternatives(hint):
+            if is_dataclass(inner) and isinstance(inner, type):
+                yield from _sections(inner, f"{path}{name}.")
+
+
+def _build(
+    kind: type[Any], options: Mapping[Any, Any], path: str, findings: Findings, sections: dict[str, type[Any]]
+) -> Any:
+    hints, values = get_type_hints(kind), {}
+    for key, value in options.items():
+        if key in hints:
+            findings.given.add(path + key)
+            values[key] = _coerce(value, hints[key], f"{path}{key}.", findings, sections)
+        else:
+            findings.problems.append(_unknown(str(key), path, findings, sections))
+    for option in fields(kind):
+        if option.default is MISSING and option.default_factory is MISSING and option.name not in values:
+            values[option.name] = None
+            if path + option.name not in findings.meant:
+                message = f"required but missing; give {_expected(hints[option.name])}"
+                findings.problems.append(Problem(path + option.name, message))
+                findings.meant.add(path + option.name)
+    return kind(**values)
+
+
+def _unknown(name: str, path: str, findings: Findings, sections: dict[str, type[Any]]) -> Problem:
+    """Suggests the same name in another section, else the nearest name in this one, else lists them all."""
+    known = get_type_hints(sections[path])
+    meant = [section + name for section, kind in sections.items() if name in get_type_hints(kind)]
+    if not meant and (close := nearest(name, known)):
+        meant = [path + close]
+    findings.meant.update(meant)
+    remedy = f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(known)}"
+    return Problem(path + name, f"unknown option; {remedy}")
+
+
+def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: dict[str, type[Any]]) -> Any:
+    """The value in the form that a dataclass keeps; what does not fit stays as it is, for the type check to report."""
+    for kind in _alternatives(hint):
+        if isinstance(value, Mapping) and is_dataclass(kind) and isinstance(kind, type):
+            return _build(kind, value, path, findings, sections)
+        if isinstance(value, Mapping) and get_origin(kind) is dict:
+            return dict(value)
+        if get_origin(kind) is tuple:
+            if isinstance(value, list):
+                return tuple(value)
+            if fits(value, get_args(kind)[0]):
+                return (value,)
+    return value
+
+
+# Values: each option by itself
+
+
+def option_problems(config: object, rules: Rules, path: str = "") -> Iterator[Problem]:
+    """What is wrong with the options of a dataclass and its sections, each by itself."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        message = _type_message(value, hint) or (rules[name](value) if name in rules and value is not None else None)
+        if message:
+            yield Problem(path + name, message)
+        elif is_dataclass(value):
+            yield from option_problems(value, rules, f"{path}{name}.")
+
+
+def _type_message(value: Any, hint: Any) -> str | None:
+    return None if fits(value, hint) else f"expected {_expected(hint)}, got {shown(value)}"
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, where a whole number serves as a number and a truth value as neither."""
+    if len(_alternatives(hint)) > 1:
+        return any(fits(value, kind) for kind in _alternatives(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple | list) and all(fits(item, get_args(hint)[0]) for item in value)
+    kind = get_origin(hint) or hint
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _expected(hint: Any) -> str:
+    return " or ".join(_word(kind) for kind in _alternatives(hint))
+
+
+def _word(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return f"a list of {_PLURALS[get_args(kind)[0]]}"
+    if is_dataclass(kind) and isinstance(kind, type):
+        return f"a mapping of {kind.__name__.removesuffix('Config').lower()} options"
+    return _WORDS[get_origin(kind) or kind]
+
+
+def shown(value: Any) -> str:
+    """A value as YAML or JSON writes it, cut where it is long."""
+    text = json.dumps(value, default=repr, skipkeys=True)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# Rules
+
+
+def choice(names: tuple[str, ...], value: str) -> str | None:
+    """One of these names."""
+    if value in names:
+        return None
+    close = nearest(value, names)
+    remedy = f"did you mean {close}?" if close else "choose one of these"
+    return f"{shown(value)} is none of {', '.join(names)}; {remedy}"
+
+
+def at_least(least: float, value: float) -> str | None:
+    """A number that is not too small."""
+    return None if value >= least else f"{value} is too small; give {least} or more"
+
+
+def probability(value: float) -> str | None:
+    """A number from 0 up to 1, where something must be left."""
+    return None if 0 <= value < 1 else f"{value} is not a probability; give a number from 0 up to, but not including, 1"
