@@ -1,4 +1,4 @@
-"""What a model is made of, as plain data: options, presets and validation. Imports no torch."""
+"""What a model and a run are made of, as plain data: options, presets, recipes, validation. Imports no torch."""
 
 from depthwise.config.model import (
     ACTIVATIONS,
@@ -16,6 +16,20 @@ from depthwise.config.model import (
 )
 from depthwise.config.parsing import nearest
 from depthwise.config.presets import PRESETS, preset, preset_names
+from depthwise.config.recipe import (
+    DataConfig,
+    EvaluationConfig,
+    Recipe,
+    SearchConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    merged,
+    model_options,
+    parse_recipe,
+    recipe_dict,
+    with_vocabulary,
+)
+from depthwise.config.recipes import BuiltIn, built_in, load_recipe, read_recipe, recipe_yaml
 from depthwise.config.validation import check_model, parse_model
 
 __all__ = [
@@ -29,12 +43,28 @@ __all__ = [
     "PRESETS",
     "TIED_EMBEDDINGS",
     "AdaptiveConfig",
+    "BuiltIn",
+    "DataConfig",
+    "EvaluationConfig",
     "ModelConfig",
+    "Recipe",
+    "SearchConfig",
     "StackConfig",
+    "TokenizerConfig",
+    "TrainingConfig",
     "as_dict",
+    "built_in",
     "check_model",
+    "load_recipe",
+    "merged",
+    "model_options",
     "nearest",
     "parse_model",
+    "parse_recipe",
     "preset",
     "preset_names",
+    "read_recipe",
+    "recipe_dict",
+    "recipe_yaml",
+    "with_vocabulary",
 ]

@@ -8,7 +8,7 @@ from depthwise.data.batches import BatchOptions, TokenBatches
 from depthwise.data.building import StoreOptions, build_store
 from depthwise.data.codes import tokenizer_from_codes, with_joiners
 from depthwise.data.collate import ClassificationCollator, Seq2SeqCollator
-from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, num_texts_in
+from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
 from depthwise.data.hub import HubDataset
 from depthwise.data.lines import BadLine, Example, LineReport, LineRules
 from depthwise.data.store import Row, TokenStore
@@ -36,6 +36,7 @@ __all__ = [
     "Row",
     "Seq2SeqCollator",
     "StoreOptions",
+    "TabbedPairs",
     "TokenBatches",
     "TokenStore",
     "TokenizerOptions",

@@ -78,6 +78,35 @@ class ParallelText:
 
 
 @dataclass(frozen=True)
+class TabbedPairs:
+    """A text and its translation as tab-separated values, a pair on each line."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def num_texts(self) -> int:
+        return 2
+
+    def num_lines(self) -> int:
+        return count_lines(self.path)
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "tabbed pairs", "files": [file_identity(self.path)]}
+
+    def examples(self, report: LineReport) -> Iterator[Example]:
+        for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
+            columns = line if isinstance(line, Fault) else _columns(line, ("source", "target"))
+            if isinstance(columns, Fault):
+                report.bad(self.path, number, columns)
+            else:
+                yield Example(tuple(columns), None, str(self.path), number)
+
+
+@dataclass(frozen=True)
 class LabelledText:
     """Tab-separated values: a label, a text and, where ``num_texts`` is 2, a second text."""
 
@@ -95,23 +124,14 @@ class LabelledText:
         return {"kind": "labelled text", "num_texts": self.num_texts, "files": [file_identity(self.path)]}
 
     def examples(self, report: LineReport) -> Iterator[Example]:
+        names = ("label", *["text"] * self.num_texts)
         for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
-            columns = line if isinstance(line, Fault) else self._columns(line)
+            columns = line if isinstance(line, Fault) else _columns(line, names)
             if isinstance(columns, Fault):
                 report.bad(self.path, number, columns)
             else:
                 label, *texts = columns
                 yield Example(tuple(texts), label.strip(), str(self.path), number)
-
-    def _columns(self, line: str) -> list[str] | Fault:
-        columns, wanted = line.split("\t"), 1 + self.num_texts
-        if len(columns) != wanted:
-            kind = "missing_tab" if len(columns) < wanted else "extra_tab"
-            form = "<tab>".join(["label", "text", "text"][:wanted])
-            return Fault(kind, f"{form} has {wanted} columns but the line has {len(columns)}", line)
-        if not all(column.strip() for column in columns):
-            return Fault("empty", "the label or a text is empty", line)
-        return columns
 
 
 @dataclass(frozen=True)
@@ -155,6 +175,18 @@ class JsonLines:
             return Fault("bad_json", "the line is not JSON", line)
         fields = fields_of(record, self.texts, self.label)
         return Fault(fields.kind, fields.message, line) if isinstance(fields, Fault) else fields
+
+
+def _columns(line: str, names: tuple[str, ...]) -> list[str] | Fault:
+    """The columns of a line, if there is one for each name and none is empty."""
+    columns = line.split("\t")
+    if len(columns) != len(names):
+        kind = "missing_tab" if len(columns) < len(names) else "extra_tab"
+        return Fault(kind, f"{'<tab>'.join(names)} has {len(names)} columns but the line has {len(columns)}", line)
+    if not all(column.strip() for column in columns):
+        empty = "the label or a text" if names[0] == "label" else "the source or the target"
+        return Fault("empty", f"{empty} is empty", line)
+    return columns
 
 
 def fields_of(record: Any, texts: tuple[str, ...], label: str | None) -> tuple[tuple[str, ...], str | None] | Fault:

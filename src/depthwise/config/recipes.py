@@ -1,0 +1,163 @@
+"""Finding and reading recipes: by path or by the name of a built-in one, with changes from the command line."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from depthwise.config.parsing import nearest, shown
+from depthwise.config.recipe import Recipe, merged, parse_recipe, recipe_dict
+from depthwise.errors import ConfigError, Problem
+
+BASE = "base"
+"""The key that names the recipe which this one changes."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which ``5e-4`` is a number, as everyone expects, and a key may not be given twice."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+\Z"),
+    list("-+0123456789"),
+)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.MarkedYAMLError(problem=f"{key} is given twice", problem_mark=node.start_mark)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A recipe that comes with the package. ``facts`` are the lines ``# name: value`` at the head of its file."""
+
+    name: str
+    title: str
+    facts: dict[str, str]
+
+
+def built_in() -> tuple[BuiltIn, ...]:
+    """All recipes of the package, by name."""
+    return tuple(_described(name, path) for name, path in sorted(_built_in_files()))
+
+
+def read_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
+    """A recipe by path or built-in name, with changes such as ``training.batch_tokens=2048``."""
+    options = _options(name)
+    problems: list[Problem] = []
+    for change in changes:
+        try:
+            options = merged(options, _change(change))
+        except ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigError(name, problems)
+    return parse_recipe(options, source=name)
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The resolved recipe of a run."""
+    return parse_recipe(_read(path), source=str(path))
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """A recipe as YAML, every option written out."""
+    text: str = yaml.safe_dump(recipe_dict(recipe), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return text
+
+
+def _options(name: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The options of a recipe over those of its base."""
+    if name in chain:
+        raise ConfigError(name, [Problem(BASE, f"{' -> '.join((*chain, name))} has no end; remove one base")])
+    path = _find(name)
+    options = _read(path)
+    if BASE not in options:
+        return options
+    base = options.pop(BASE)
+    if not isinstance(base, str):
+        raise ConfigError(name, [Problem(BASE, f"expected the name of a recipe, got {shown(base)}")])
+    beside = path.parent / base
+    return merged(_options(str(beside) if beside.is_file() else base, (*chain, name)), options)
+
+
+def _find(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    known = dict(_built_in_files())
+    if name in known:
+        return known[name]
+    if path.suffix in (".yaml", ".yml") or path.is_absolute():
+        raise ConfigError(name, [Problem("recipe", "there is no such file; depthwise recipes lists what is built in")])
+    close = nearest(name, known)
+    question = f"did you mean {close}? " if close else ""
+    raise ConfigError(
+        name,
+        [Problem("recipe", f"neither a file nor a built-in recipe; {question}depthwise recipes lists all of them")],
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        options = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise ConfigError(str(path), [Problem("recipe", f"cannot be read: {error.strerror}")]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(str(path), [Problem("recipe", f"is no YAML: {reason}")]) from None
+    if not isinstance(options, dict):
+        raise ConfigError(
+            str(path), [Problem("recipe", f"expected sections such as data: and model:, got {shown(options)}")]
+        )
+    return options
+
+
+def _change(text: str) -> dict[str, Any]:
+    """``a.b=c`` as nested dictionaries; the value is read as YAML."""
+    name, equals, value = text.partition("=")
+    if not equals or not all(name.split(".")):
+        raise ConfigError("command line", [Problem(text, "is no change; write section.option=value")])
+    try:
+        leaf = yaml.load(value, Loader=_Loader)
+    except yaml.YAMLError:
+        leaf = value
+    for part in reversed(name.split(".")):
+        leaf = {part: leaf}
+    assert isinstance(leaf, dict)
+    return leaf
+
+
+def _built_in_files() -> Iterator[tuple[str, Path]]:
+    root = Path(str(files("depthwise"))) / "recipes"
+    for path in root.rglob("*.yaml"):
+        yield path.relative_to(root).with_suffix("").as_posix(), path
+
+
+def _described(name: str, path: Path) -> BuiltIn:
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    facts: dict[str, str] = {}
+    for line in lines[1:]:
+        fact, colon, value = line.partition(": ")
+        if colon and fact.isidentifier():
+            facts[fact] = value
+        elif facts and line:
+            last = next(reversed(facts))
+            facts[last] = f"{facts[last]} {line}"
+    return BuiltIn(name, lines[0] if lines else "", facts)

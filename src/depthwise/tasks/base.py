@@ -1,0 +1,229 @@
+"""What a task is: the seam between a recipe, its data, a model and its scores.
+
+Training takes batches from a task's stores and its losses. Evaluation and prediction take text, which the task turns
+into rows, and get predictions back, which the task scores. A new task is a new file beside this one and a line in
+``build``.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from depthwise.config import ModelConfig, Recipe, as_dict, model_options, with_vocabulary
+from depthwise.data import Corpus, Example, LineRules, Row, StoreOptions, Tokenizers, TokenStore, build_store
+from depthwise.errors import ConfigError, DataError, Problem
+from depthwise.metrics import Comparison, Score
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Float, Tensor
+from depthwise.tasks.sources import SPLITS
+
+CACHE_VARIABLE = "DEPTHWISE_CACHE"
+
+
+class Losses(NamedTuple):
+    """``loss`` is what training minimises: a sum over items, divided by how many there are in the whole update.
+
+    ``totals`` are sums over the items of this batch alone, without gradients, that metrics of validation are made of.
+    """
+
+    loss: Float[Tensor, ""]
+    totals: dict[str, Float[Tensor, ""]]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says about one input: as text, with its score if it has one, and how deep its tokens ran."""
+
+    text: str
+    score: float | None = None
+    depths: tuple[int, ...] = ()
+
+
+class Task(ABC):
+    """One kind of learning, for the data and the options of one recipe."""
+
+    kind: ClassVar[str]
+    """Its name in recipes."""
+    model_class: ClassVar[type[DepthwisePreTrainedModel]]
+    metric: ClassVar[str]
+    """What decides which checkpoint is best, unless the recipe says otherwise."""
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "nll", "perplexity"})
+    too_long: ClassVar[str]
+    """What becomes of training examples that the model cannot take whole: ``skip`` or ``cut``."""
+
+    def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
+        self.recipe, self.tokenizers = recipe, tokenizers
+        unknown = [name for name in self.metrics if name not in self.known_metrics()]
+        if unknown:
+            known = ", ".join(self.known_metrics())
+            problems = [Problem("evaluation.metrics", f'"{name}" is none of {known}') for name in unknown]
+            raise ConfigError(f"task {self.kind}", problems)
+
+    # Data
+
+    @abstractmethod
+    def corpus(self, split: str) -> Corpus:
+        """The examples of a split as they were written."""
+
+    @property
+    def rules(self) -> LineRules:
+        return LineRules(self.recipe.data.on_bad_line, self.recipe.data.max_chars)
+
+    @property
+    def cache(self) -> Path:
+        """Where tokenised corpora are kept."""
+        given = self.recipe.data.cache or os.environ.get(CACHE_VARIABLE)
+        return Path(given) if given else Path.home() / ".cache" / "depthwise"
+
+    def store(self, split: str) -> TokenStore:
+        """The tokenised examples of a split, from the cache if they were tokenised before."""
+        corpus = self.corpus(split)
+        return build_store(corpus, self._tokenizers_of(corpus), self.store_options(split), self.cache)
+
+    def store_options(self, split: str) -> StoreOptions:
+        data = self.recipe.data
+        limit = self.max_tokens if data.max_tokens is None else min(data.max_tokens, self.max_tokens or data.max_tokens)
+        return StoreOptions(rules=self.rules, max_tokens=limit, too_long=data.too_long or self.too_long)
+
+    @abstractmethod
+    def _tokenizers_of(self, corpus: Corpus) -> Sequence[PreTrainedTokenizerBase]:
+        """The tokenizer of each text of an example."""
+
+    def lengths(self, store: TokenStore) -> npt.NDArray[np.int32]:
+        """What batches are measured by: the length of each text that the model sees by itself."""
+        return store.lengths()
+
+    @property
+    @abstractmethod
+    def max_tokens(self) -> int | None:
+        """The most tokens of a text that the model can take; none means that there is no limit."""
+
+    # Model
+
+    @property
+    def options(self) -> ModelConfig:
+        """The options of the recipe's model for these tokenizers."""
+        given = model_options(self.recipe.model)
+        return with_vocabulary(given, len(self.tokenizers.source), len(self.tokenizers.target))
+
+    def model_config(self) -> DepthwiseConfig:
+        """The configuration of a new model, with the special tokens of these tokenizers."""
+        target = self.tokenizers.target
+        bos = target.bos_token_id if target.bos_token_id is not None else target.eos_token_id
+        return DepthwiseConfig.from_options(
+            self.options,
+            bos_token_id=bos,
+            pad_token_id=target.pad_token_id,
+            eos_token_id=target.eos_token_id,
+            decoder_start_token_id=target.eos_token_id,
+            **self.config_options(),
+        )
+
+    def config_options(self) -> dict[str, Any]:
+        """What the head of this task needs to know beside the options of the model."""
+        return {}
+
+    def new_model(self) -> DepthwisePreTrainedModel:
+        """A model with fresh weights, drawn from torch's generator."""
+        return self.model_class(self.model_config())
+
+    def resolved(self) -> Recipe:
+        """The recipe with everything written out that the data decided."""
+        model = {name: value for name, value in as_dict(self.options).items() if name not in _FROM_TOKENIZERS}
+        return replace(self.recipe, model=model)
+
+    # Learning
+
+    @abstractmethod
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Rows as padded tensors, under the names that the model takes them by."""
+
+    @abstractmethod
+    def num_items(self, batch: Mapping[str, Tensor]) -> int:
+        """How many items of a batch carry a loss. The batch lies on the CPU."""
+
+    @abstractmethod
+    def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
+        """The loss of a batch, divided by ``num_items``, and the sums that metrics are made of."""
+
+    @abstractmethod
+    def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
+        """Metrics of validation data from the totals of all its batches."""
+
+    def is_better(self, metric: str, value: float, than: float) -> bool:
+        return value < than if metric in self.lower_is_better else value > than
+
+    # Predicting
+
+    @abstractmethod
+    def rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        """Inputs as ids, cut to what the model can take."""
+
+    @abstractmethod
+    def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
+        """What the model says about each row of a batch, which lies on its device."""
+
+    @abstractmethod
+    def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
+        """log p(output | input) of rows that have both, as ``scored_rows`` makes them."""
+
+    @abstractmethod
+    def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
+        """Inputs with the output whose probability is asked for."""
+
+    @property
+    @abstractmethod
+    def num_inputs(self) -> int:
+        """How many texts make one input; on a line they are separated by tabs."""
+
+    # Scoring
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that judge this model, the one that is quoted first."""
+        return self.recipe.evaluation.metrics or self.default_metrics()
+
+    @abstractmethod
+    def default_metrics(self) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def known_metrics(self) -> tuple[str, ...]: ...
+
+    def inputs_of(self, example: Example) -> tuple[str, ...]:
+        """The texts of an example that the model gets to see."""
+        return example.texts
+
+    @abstractmethod
+    def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
+        """Every metric of the predictions for these examples, by name."""
+
+    @abstractmethod
+    def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
+        """Paired bootstrap of two systems on the same examples, by the metric that is quoted."""
+
+    # On disk
+
+    def save(self, folder: Path) -> None:
+        """What this task needs beside the model to work again: its tokenizers."""
+        self.tokenizers.save(folder)
+
+    def check_split(self, split: str) -> tuple[str, ...]:
+        """The files of a split, once it is clear that the recipe names some."""
+        assert split in SPLITS
+        files: tuple[str, ...] | None = getattr(self.recipe.data, split)
+        if not files:
+            raise DataError(f"the recipe names no {split} data; add data.{split}=FILE")
+        return files
+
+
+_FROM_TOKENIZERS = ("vocab_size", "source_vocab_size")
+
+"""What a recipe does not say about a model, because its tokenizers do."""

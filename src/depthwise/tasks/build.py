@@ -1,0 +1,132 @@
+"""From a recipe, or from the folder of a run, to a task."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from depthwise.config import Recipe, as_dict, load_recipe
+from depthwise.data import (
+    Corpus,
+    LineReport,
+    LineRules,
+    TokenizerOptions,
+    Tokenizers,
+    load_tokenizers,
+    tokenizer_from_codes,
+    train_tokenizers,
+)
+from depthwise.errors import CheckpointError, ConfigError, Problem
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.tasks.base import Task
+from depthwise.tasks.sizing import Facts, sized
+from depthwise.tasks.sources import labelled, pairs
+from depthwise.tasks.text_classification import TextClassification
+from depthwise.tasks.translation import Translation
+
+TASKS: dict[str, type[Task]] = {task.kind: task for task in (Translation, TextClassification)}
+RECIPE = "recipe.yaml"
+SAMPLE = 2000
+"""How many examples are looked at to judge how long texts are."""
+
+
+def open_task(recipe: Recipe, folder: Path) -> Task:
+    """The task of a recipe for a run in ``folder``, whose tokenizers are used if it has them already.
+
+    What the recipe leaves open is decided by the training data: sizes, and a tokenizer that is trained on it.
+    """
+    corpus = _training_corpus(recipe)
+    recipe = sized(recipe, _facts(corpus, recipe))
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizers = load_tokenizers(folder)
+    else:
+        tokenizers = _new_tokenizers(corpus, recipe)
+    return TASKS[recipe.task](recipe, tokenizers)
+
+
+def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
+    """The task of a finished run. Without a recipe, as for imported models, its kind follows from the model."""
+    config = run_config(folder)
+    recipe = recipe or run_recipe(folder)
+    tokenizers = load_tokenizers(folder)
+    wanted = TASKS[recipe.task].model_class.__name__
+    if config.architectures and config.architectures[0] != wanted:
+        raise CheckpointError(
+            f"{folder} holds a {config.architectures[0]}, which does no {recipe.task}; give a run of that task"
+        )
+    if recipe.task == TextClassification.kind:
+        assert config.id2label is not None
+        names = tuple(str(config.id2label[number]) for number in range(len(config.id2label)))
+        return TextClassification(recipe, tokenizers, names)
+    return TASKS[recipe.task](recipe, tokenizers)
+
+
+def run_config(folder: Path) -> DepthwiseConfig:
+    """The configuration of the model in a run."""
+    if not (folder / "config.json").is_file():
+        state = "is no folder" if not folder.is_dir() else "holds no trained model"
+        unfinished = any(folder.glob("checkpoint-*")) if folder.is_dir() else False
+        remedy = "run its depthwise train command again to finish it" if unfinished else "give the folder of a run"
+        raise CheckpointError(f"{folder} {state}; {remedy}")
+    config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, DepthwiseConfig):
+        raise CheckpointError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
+    return config
+
+
+def run_recipe(folder: Path) -> Recipe:
+    """The recipe of a run, or one with nothing but the task and the model of an imported one."""
+    if (folder / RECIPE).is_file():
+        return load_recipe(folder / RECIPE)
+    config = run_config(folder)
+    by_model = {task.model_class.__name__: task.kind for task in TASKS.values()}
+    name = (config.architectures or [""])[0]
+    if name not in by_model:
+        raise CheckpointError(f"{folder} holds a {name or 'model without a head'}, for which there is no task")
+    return Recipe(task=by_model[name], model=as_dict(config.options))
+
+
+def _training_corpus(recipe: Recipe) -> Corpus:
+    if not recipe.data.train:
+        raise ConfigError("recipe", [Problem("data.train", "is missing; add data.train=FILE")])
+    read = pairs if recipe.task == Translation.kind else labelled
+    return read(recipe.data, recipe.data.train)
+
+
+def _facts(corpus: Corpus, recipe: Recipe) -> Facts:
+    """How much data there is, its length judged by the first examples."""
+    report = LineReport(LineRules("skip", recipe.data.max_chars))
+    sample = list(islice(corpus.examples(report), SAMPLE))
+    num_chars = sum(len(text) for example in sample for text in example.texts)
+    return Facts(num_examples=corpus.num_lines(), mean_chars=num_chars / max(1, len(sample)))
+
+
+def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
+    """Those that the recipe names, or trained on the corpus."""
+    options, rules = recipe.tokenizer, LineRules(recipe.data.on_bad_line, recipe.data.max_chars)
+    if options.path is not None:
+        return load_tokenizers(Path(options.path))
+    joint = options.joint or recipe.task != Translation.kind
+    if options.codes is not None:
+        sides = [slice(None)] if joint else [slice(0, 1), slice(1, 2)]
+        made = [tokenizer_from_codes(Path(options.codes), _texts(corpus, rules, side)) for side in sides]
+        return Tokenizers(made[0], made[-1])
+    assert options.vocab_size is not None, "sized() decides it"
+    return train_tokenizers(
+        corpus,
+        TokenizerOptions(
+            kind=options.kind,
+            vocab_size=options.vocab_size,
+            byte_fallback=options.byte_fallback,
+            pretokenized=options.pretokenized,
+            lowercase=options.lowercase,
+            normalization=options.normalization,
+        ),
+        rules,
+        joint=joint,
+    )
+
+
+def _texts(corpus: Corpus, rules: LineRules, side: slice) -> Iterator[str]:
+    return (text for example in corpus.examples(LineReport(rules)) for text in example.texts[side])
