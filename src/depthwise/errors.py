@@ -5,7 +5,8 @@
     ├── InputError             a batch that the model cannot take; names the argument and the row
     ├── DataError              a corpus, tokenizer or batch size that cannot be used; names the file and the line
     ├── CheckpointError        a file of weights or of another library that cannot be read or does not fit; names it
-    └── BackendUnavailable     a kernel back end was forced that cannot run here
+    ├── TrainingError          a training that cannot begin, go on or learn; says what to change
+    └── BackendUnavailable     a kernel back end, a device or a package was asked for that is not there
 
 Each message is one clear sentence with the remedy. The command line turns any of these into exit code 1; ``assert`` is
 kept for mistakes of our own.
@@ -54,5 +55,9 @@ class CheckpointError(DepthwiseError, ValueError):
     """A file or folder of a trained model that cannot be read, or whose parts do not fit together."""
 
 
+class TrainingError(DepthwiseError, RuntimeError):
+    """A training that cannot begin, go on or learn."""
+
+
 class BackendUnavailable(DepthwiseError, RuntimeError):
-    """A kernel back end was asked for by name but cannot run here."""
+    """A kernel back end, a device or an optional package was asked for by name but is not there."""

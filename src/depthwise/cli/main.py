@@ -9,6 +9,7 @@ import typer
 from depthwise.cli.convert import convert
 from depthwise.cli.demo import demo
 from depthwise.cli.info import info
+from depthwise.cli.train import train
 from depthwise.errors import DepthwiseError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(info)
+app.command()(train)
 app.add_typer(convert, name="convert")
 
 

@@ -29,7 +29,15 @@ from depthwise.config.recipe import (
     recipe_dict,
     with_vocabulary,
 )
-from depthwise.config.recipes import BuiltIn, built_in, load_recipe, read_recipe, recipe_yaml
+from depthwise.config.recipes import (
+    BuiltIn,
+    built_in,
+    changed_recipe,
+    load_recipe,
+    read_recipe,
+    recipe_text,
+    recipe_yaml,
+)
 from depthwise.config.validation import check_model, parse_model
 
 __all__ = [
@@ -54,6 +62,7 @@ __all__ = [
     "TrainingConfig",
     "as_dict",
     "built_in",
+    "changed_recipe",
     "check_model",
     "load_recipe",
     "merged",
@@ -65,6 +74,7 @@ __all__ = [
     "preset_names",
     "read_recipe",
     "recipe_dict",
+    "recipe_text",
     "recipe_yaml",
     "with_vocabulary",
 ]

@@ -109,6 +109,8 @@ class TrainingConfig:
     """Updates between two lines of ``metrics.jsonl``."""
     validate_every: int | None = None
     """Updates between two validations with checkpoints; none means once per epoch."""
+    save_every: int | None = None
+    """Updates between two checkpoints that only serve to go on after an interruption, besides those of validations."""
     metric: str | None = None
     """Metric of the validation data that decides what is best; none means the task's own."""
     patience: int | None = None
@@ -222,7 +224,8 @@ def recipe_dict(recipe: Recipe) -> dict[str, Any]:
 def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
     training, data = recipe.training, recipe.data
     if isinstance(training, TrainingConfig):
-        if training.max_updates is None and training.max_epochs is None and "model" not in broken:
+        is_for_training = not isinstance(data, DataConfig) or data.train is not None
+        if is_for_training and training.max_updates is None and training.max_epochs is None and "model" not in broken:
             yield from _endless(recipe)
         if training.select == "best" and isinstance(data, DataConfig) and data.valid is None and data.train:
             yield Problem("training.select", "best needs data.valid to choose by; give it, or choose last")
@@ -306,7 +309,9 @@ RULES: Rules = {
     "report": _reports,
     "label_smoothing": probability,
     **dict.fromkeys(("max_chars", "vocab_size", "max_updates", "batch_tokens", "batch_rows"), partial(at_least, 1)),
-    **dict.fromkeys(("accumulate", "log_every", "validate_every", "patience", "average"), partial(at_least, 1)),
+    **dict.fromkeys(
+        ("accumulate", "log_every", "validate_every", "save_every", "patience", "average"), partial(at_least, 1)
+    ),
     **dict.fromkeys(("threads", "num_beams"), partial(at_least, 1)),
     "max_tokens": partial(at_least, 2),
     **dict.fromkeys(("clip_norm", "workers", "max_extra", "no_repeat_ngram", "max_factor"), partial(at_least, 0)),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from depthwise.errors import ConfigError, Problem
 
 BASE = "base"
 """The key that names the recipe which this one changes."""
+CHANGEABLE = ("data", "generation", "evaluation")
+"""The sections that still have a say when a model is trained."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -55,7 +57,36 @@ def built_in() -> tuple[BuiltIn, ...]:
 
 def read_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by path or built-in name, with changes such as ``training.batch_tokens=2048``."""
-    options = _options(name)
+    return parse_recipe(_with_changes(_options(name), changes, name), source=name)
+
+
+def recipe_text(name: str) -> str:
+    """A recipe by path or built-in name as it was written, comments included."""
+    return _find(name).read_text(encoding="utf-8")
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The resolved recipe of a run."""
+    return parse_recipe(_read(path), source=str(path))
+
+
+def changed_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """The recipe of a finished run with changes to its data, search or evaluation. Nothing else can change any more."""
+    options = {name: value for name, value in recipe_dict(recipe).items() if name in ("task", *CHANGEABLE)}
+    fixed = {field.name for field in fields(Recipe)} - set(CHANGEABLE)
+    names = [change.partition("=")[0] for change in changes]
+    problems = [
+        Problem(name, f"is fixed once a model is trained; changes are to {', '.join(CHANGEABLE)}")
+        for name in names
+        if name.partition(".")[0] in fixed
+    ]
+    if problems:
+        raise ConfigError("command line", problems)
+    changed = parse_recipe(_with_changes(options, changes, "command line"), source="command line")
+    return replace(recipe, **{section: getattr(changed, section) for section in CHANGEABLE})
+
+
+def _with_changes(options: dict[str, Any], changes: Sequence[str], source: str) -> dict[str, Any]:
     problems: list[Problem] = []
     for change in changes:
         try:
@@ -63,13 +94,8 @@ def read_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
-        raise ConfigError(name, problems)
-    return parse_recipe(options, source=name)
-
-
-def load_recipe(path: Path) -> Recipe:
-    """The resolved recipe of a run."""
-    return parse_recipe(_read(path), source=str(path))
+        raise ConfigError(source, problems)
+    return options
 
 
 def recipe_yaml(recipe: Recipe) -> str:

@@ -23,6 +23,7 @@ from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Tensor
+from depthwise.tasks.encoding import shortened
 from depthwise.tasks.sources import SPLITS
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
@@ -40,11 +41,17 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says about one input: as text, with its score if it has one, and how deep its tokens ran."""
+    """What a model says about one input: as text, and how deep its tokens ran.
+
+    The tokens are those of the text where it was generated, else those of the input. ``log_prob`` is there where it
+    costs nothing. ``num_steps`` says after how many steps the search of the whole batch had ended; where that is less
+    than the limit of the input's own length, the limit had no part in the text.
+    """
 
     text: str
-    score: float | None = None
+    log_prob: float | None = None
     depths: tuple[int, ...] = ()
+    num_steps: int | None = None
 
 
 class Task(ABC):
@@ -55,7 +62,7 @@ class Task(ABC):
     model_class: ClassVar[type[DepthwisePreTrainedModel]]
     metric: ClassVar[str]
     """What decides which checkpoint is best, unless the recipe says otherwise."""
-    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "nll", "perplexity"})
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "nll", "perplexity", "squared_error"})
     too_long: ClassVar[str]
     """What becomes of training examples that the model cannot take whole: ``skip`` or ``cut``."""
 
@@ -164,8 +171,29 @@ class Task(ABC):
     # Predicting
 
     @abstractmethod
+    def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        """Inputs as ids, however long."""
+
     def rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         """Inputs as ids, cut to what the model can take."""
+        return [self.cut(row) for row in self.whole_rows(texts)]
+
+    def cut(self, row: Row, most: int | None = None) -> Row:
+        """A row whose texts the model can take, none with more than ``most`` ids; the same row if it is one already."""
+        limits = [min((limit for limit in (most, own) if limit is not None), default=None) for own in self.text_limits]
+        if all(limit is None or len(ids) <= limit for ids, limit in zip(row.texts, limits, strict=False)):
+            return row
+        texts = tuple(shortened(ids, limit) for ids, limit in zip(row.texts, limits, strict=False))
+        return replace(row, texts=texts)
+
+    @property
+    @abstractmethod
+    def text_limits(self) -> tuple[int | None, ...]:
+        """The most ids of each text of a row that the model can take; none means that there is no limit."""
+
+    def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
+        """What batches of rows are measured by, as ``lengths`` says it of a store."""
+        return np.array([[len(ids) for ids in row.texts] for row in rows], np.int32)
 
     @abstractmethod
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
@@ -177,7 +205,12 @@ class Task(ABC):
 
     @abstractmethod
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
-        """Inputs with the output whose probability is asked for."""
+        """Inputs with the output whose probability is asked for, however long."""
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether outputs have a probability; numbers that are estimated have none."""
+        return True
 
     @property
     @abstractmethod
@@ -207,7 +240,12 @@ class Task(ABC):
 
     @abstractmethod
     def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
-        """Paired bootstrap of two systems on the same examples, by the metric that is quoted."""
+        """Paired bootstrap of two systems on the same examples; ``compared_by`` names the metric."""
+
+    @property
+    @abstractmethod
+    def compared_by(self) -> str:
+        """The metric that two systems are compared by: the one that is quoted, where that can be drawn anew."""
 
     # On disk
 
@@ -225,5 +263,4 @@ class Task(ABC):
 
 
 _FROM_TOKENIZERS = ("vocab_size", "source_vocab_size")
-
 """What a recipe does not say about a model, because its tokenizers do."""

@@ -57,9 +57,11 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         )
     if recipe.task == TextClassification.kind:
         assert config.id2label is not None
-        names = tuple(str(config.id2label[number]) for number in range(len(config.id2label)))
+        by_number = {int(number): name for number, name in config.id2label.items()}
+        names = tuple(by_number[number] for number in range(len(by_number)))
         return TextClassification(recipe, tokenizers, names)
-    return TASKS[recipe.task](recipe, tokenizers)
+    assert recipe.task == Translation.kind
+    return Translation(recipe, tokenizers, config.decoder_start_token_id)
 
 
 def run_config(folder: Path) -> DepthwiseConfig:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 
-def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None) -> list[npt.NDArray[np.int64]]:
-    """The ids of each text, its end of sequence included; longer ones are cut before their last id."""
+def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+    """The ids of each text, its end of sequence included."""
     if not texts:
         return []
     rows = tokenizer(
@@ -19,6 +19,9 @@ def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int
         return_token_type_ids=False,
         verbose=False,
     )["input_ids"]
-    if limit is not None:
-        rows = [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in rows]
     return [np.array(ids, np.int64) for ids in rows]
+
+
+def shortened(ids: npt.NDArray[np.int64], limit: int | None) -> npt.NDArray[np.int64]:
+    """The same ids where there are no more than the limit, else the first ones and the end of sequence."""
+    return ids if limit is None or len(ids) <= limit else np.concatenate([ids[: limit - 1], ids[-1:]])

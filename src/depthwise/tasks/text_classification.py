@@ -146,20 +146,31 @@ class TextClassification(Task):
         recipe = super().resolved()
         return replace(recipe, data=replace(recipe.data, num_texts=self.num_inputs))
 
-    def rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
-        limit = None if self.max_tokens is None else max(2, self.max_tokens // self.num_inputs)
-        sides = [encoded(self.tokenizers.source, side, limit) for side in zip(*texts, strict=True)]
+    def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        sides = [encoded(self.tokenizers.source, side) for side in zip(*texts, strict=True)]
         return [Row(index, tuple(ids), None) for index, ids in enumerate(zip(*sides, strict=True))]
 
+    @property
+    def text_limits(self) -> tuple[int | None, ...]:
+        """Both texts of a pair share what the model can take."""
+        return (None if self.max_tokens is None else max(2, self.max_tokens // self.num_inputs),) * self.num_inputs
+
+    def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
+        return super().row_lengths(rows).sum(axis=1, keepdims=True, dtype=np.int32)
+
+    @property
+    def has_probabilities(self) -> bool:
+        return not self.is_regression
+
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
-        if self.is_regression:
+        if not self.has_probabilities:
             raise InputError("a number has no probability; leave --score out")
         places = {name: number for number, name in enumerate(self.label_names)}
         for output in outputs:
             if output not in places:
                 raise InputError(f'"{output}" is no label of this model, which knows {", ".join(places)}')
         labels = [places[output] for output in outputs]
-        return [replace(row, label=label) for row, label in zip(self.rows(texts), labels, strict=True)]
+        return [replace(row, label=label) for row, label in zip(self.whole_rows(texts), labels, strict=True)]
 
     @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
@@ -220,6 +231,10 @@ class TextClassification(Task):
         if len(self.label_names) != 2:
             raise InputError(f"f1 is for two labels, and there are {len(self.label_names)}; take f1_macro")
         return f1_binary(list(predictions), list(labels), positive=self.label_names[-1])
+
+    @property
+    def compared_by(self) -> str:
+        return "negative squared error" if self.is_regression else "accuracy"
 
     def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
         """By accuracy, or by the squared error of numbers (negative, so that more is better)."""

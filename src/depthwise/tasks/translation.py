@@ -6,15 +6,18 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from depthwise.data import Corpus, Example, Row, Seq2SeqCollator
+from depthwise.config import Recipe
+from depthwise.data import Corpus, Example, Row, Seq2SeqCollator, Tokenizers
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
-from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, chrf, compare_bleu, perplexity
+from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, chrf, compare_bleu, compare_means, perplexity
 from depthwise.models.generation import generated_depths
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 from depthwise.tasks.base import Losses, Prediction, Task
 from depthwise.tasks.encoding import encoded
 from depthwise.tasks.sources import pairs
+
+EXACT_MATCH = "exact_match"
 
 
 class Translation(Task):
@@ -24,6 +27,11 @@ class Translation(Task):
     model_class = DepthwiseForSeq2SeqLM
     metric = "nll"
     too_long = "skip"
+
+    def __init__(self, recipe: Recipe, tokenizers: Tokenizers, start_id: int | None = None) -> None:
+        """``start_id`` is the token that targets begin from, if it is not the end of a sequence."""
+        super().__init__(recipe, tokenizers)
+        self.start_id: int = tokenizers.target.eos_token_id if start_id is None else start_id
 
     def corpus(self, split: str) -> Corpus:
         return pairs(self.recipe.data, self.check_split(split))
@@ -62,12 +70,11 @@ class Translation(Task):
         return Losses(smoothed.loss, {"nll": smoothed.nll_sum})
 
     def _logits(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Float[Tensor, "B T V"]:
-        """Scores of every target token behind those before it, which start with the end of a sequence."""
-        start: int = self.tokenizers.target.eos_token_id
+        """Scores of every target token behind those before it."""
         output = model(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
-            decoder_input_ids=shifted(batch["labels"], start, self.tokenizers.target.pad_token_id),
+            decoder_input_ids=shifted(batch["labels"], self.start_id, self.tokenizers.target.pad_token_id),
         )
         logits: Tensor = output.logits
         return logits
@@ -83,27 +90,33 @@ class Translation(Task):
     def inputs_of(self, example: Example) -> tuple[str, ...]:
         return example.texts[:1]
 
-    def rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
-        assert self.options.encoder is not None
-        limit = self.options.encoder.max_positions
-        sources = encoded(self.tokenizers.source, [text for (text,) in texts], limit)
+    def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        sources = encoded(self.tokenizers.source, [text for (text,) in texts])
         return [Row(index, (ids,), None) for index, ids in enumerate(sources)]
 
-    def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
+    @property
+    def text_limits(self) -> tuple[int | None, ...]:
+        assert self.options.encoder is not None
         assert self.options.decoder is not None
-        targets = encoded(self.tokenizers.target, outputs, self.options.decoder.max_positions)
+        return self.options.encoder.max_positions, self.options.decoder.max_positions
+
+    def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
+        targets = encoded(self.tokenizers.target, outputs)
         return [
-            Row(row.index, (*row.texts, target), None) for row, target in zip(self.rows(texts), targets, strict=True)
+            Row(row.index, (*row.texts, target), None)
+            for row, target in zip(self.whole_rows(texts), targets, strict=True)
         ]
+
+    def target_limits(self, source_lengths: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+        """The most target tokens of each source, the end of sequence included."""
+        search, most = self.recipe.generation, self.text_limits[1]
+        limits = ((source_lengths * search.max_factor).long() + search.max_extra).clamp(min=1)
+        return limits if most is None else limits.clamp(max=most)
 
     @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
         search = self.recipe.generation
-        lengths = batch["attention_mask"].sum(1)
-        assert self.options.decoder is not None
-        limits = (lengths * search.max_factor).long() + search.max_extra
-        if self.options.decoder.max_positions is not None:
-            limits = limits.clamp(max=self.options.decoder.max_positions)
+        limits = self.target_limits(batch["attention_mask"].sum(1))
         options: dict[str, Any] = {"num_beams": search.num_beams, "do_sample": False}
         if search.num_beams > 1:
             options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
@@ -115,15 +128,15 @@ class Translation(Task):
             max_new_tokens=int(limits.max()),
             logits_processor=LogitsProcessorList([EndAtLimit(limits, self.tokenizers.target.eos_token_id)]),
             return_dict_in_generate=True,
-            output_scores=search.num_beams > 1,
             **options,
         )
         texts = self.tokenizers.target.batch_decode(output.sequences, skip_special_tokens=True)
-        depths = generated_depths(output).tolist()
-        scores = output.sequences_scores.tolist() if search.num_beams > 1 else [None] * len(texts)
+        depths = generated_depths(output)
+        depths = depths * until_end(output.sequences[:, 1 : depths.shape[1] + 1], self.tokenizers.target.eos_token_id)
+        num_steps = len(output.past_key_values.depths)
         return [
-            Prediction(text, score, tuple(depth for depth in row if depth))
-            for text, score, row in zip(texts, scores, depths, strict=True)
+            Prediction(text, None, tuple(depth for depth in row if depth), num_steps)
+            for text, row in zip(texts, depths.tolist(), strict=True)
         ]
 
     @torch.no_grad()
@@ -141,23 +154,41 @@ class Translation(Task):
         return ("sacrebleu", "chrf")
 
     def known_metrics(self) -> tuple[str, ...]:
-        return (*BLEU_VARIANTS, "chrf", "exact_match")
+        return (*BLEU_VARIANTS, "chrf", EXACT_MATCH)
 
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
         references = [example.texts[1] for example in examples]
         return {name: _score(name, predictions, references) for name in self.metrics}
 
+    @property
+    def compared_by(self) -> str:
+        """The metric that is quoted; in the place of chrF the first definition of BLEU among the metrics."""
+        possible = (*BLEU_VARIANTS, EXACT_MATCH)
+        return next((name for name in self.metrics if name in possible), "sacrebleu")
+
     def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
-        """By the first definition of BLEU among the metrics, else by sacreBLEU."""
-        definition = next((BLEU_VARIANTS[name] for name in self.metrics if name in BLEU_VARIANTS), None)
-        return compare_bleu(ours, theirs, [example.texts[1] for example in examples], bleu=definition)
+        references = [example.texts[1] for example in examples]
+        if self.compared_by == EXACT_MATCH:
+            return compare_means(*([100.0 * right for right in _matches(side, references)] for side in (ours, theirs)))
+        return compare_bleu(ours, theirs, references, bleu=BLEU_VARIANTS[self.compared_by])
 
 
 def _score(name: str, predictions: Sequence[str], references: Sequence[str]) -> Score:
-    if name == "exact_match":
-        right = sum(ours.split() == theirs.split() for ours, theirs in zip(predictions, references, strict=True))
+    if name == EXACT_MATCH:
+        right = sum(_matches(predictions, references))
         return Score("exact match", 100 * right / len(references), "blanks:any")
     return chrf(predictions, references) if name == "chrf" else BLEU_VARIANTS[name].score(predictions, references)
+
+
+def _matches(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Which predictions are right word for word, however blanks are set."""
+    return [ours.split() == theirs.split() for ours, theirs in zip(predictions, references, strict=True)]
+
+
+def until_end(tokens: Int[Tensor, "B M"], eos_id: int) -> Bool[Tensor, "B M"]:
+    """Which tokens stand before the first end of sequence or are it; others only fill up a batch."""
+    ends = (tokens == eos_id).long()
+    return ends.cumsum(1) - ends == 0
 
 
 def shifted(labels: Int[Tensor, "B T"], start: int, padding: int) -> Int[Tensor, "B T"]:

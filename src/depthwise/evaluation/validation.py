@@ -1,0 +1,72 @@
+"""Metrics of a model in training on validation data."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from depthwise.data import BatchOptions, LineReport, TokenBatches, TokenStore
+from depthwise.errors import ConfigError, Problem
+from depthwise.shapes import Tensor
+from depthwise.tasks import Prediction, Task
+
+
+@torch.no_grad()
+def validate(
+    task: Task, model: PreTrainedModel, store: TokenStore, *, batch_tokens: int, rank: int = 0, world_size: int = 1
+) -> tuple[dict[str, float], int]:
+    """The totals of a task over a store (``loss`` among them), and how many items they are over, of this process.
+
+    The model is left in the mode that it was in. Batches are sorted by length, so that the result does not depend on
+    the seed.
+    """
+    was_training = model.training
+    model.eval()
+    batches = TokenBatches(
+        task.lengths(store), BatchOptions(max_tokens=batch_tokens, order="sorted"), rank=rank, world_size=world_size
+    )
+    sums: dict[str, Tensor] = {}
+    num_items = 0
+    for batch in DataLoader(store, batch_sampler=batches, collate_fn=task.collate):  # type: ignore[arg-type]
+        num_here = task.num_items(batch)
+        on_device = {name: value.to(model.device, non_blocking=True) for name, value in batch.items()}
+        losses = task.losses(model, on_device, 1)
+        for name, value in {"loss": losses.loss, **losses.totals}.items():
+            sums[name] = sums[name] + value.double() if name in sums else value.double()
+        num_items += num_here
+    model.train(was_training)
+    return {name: float(value) for name, value in sums.items()}, num_items
+
+
+def validation_metrics(task: Task, totals: Sequence[tuple[dict[str, float], int]]) -> dict[str, float]:
+    """The metrics of a validation from what each process found."""
+    names = totals[0][0]
+    sums = {name: sum(of_process[name] for of_process, _ in totals) for name in names}
+    return task.validation_metrics(sums, sum(num_items for _, num_items in totals))
+
+
+def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> float:
+    """A metric that needs predictions, such as BLEU, of a whole split."""
+    examples = list(task.corpus(split).examples(LineReport(task.rules)))
+    was_training = model.training
+    model.eval()
+    predictions = predicted(task, model, [task.inputs_of(example) for example in examples])
+    model.train(was_training)
+    scores = task.score([prediction.text for prediction in predictions], examples)
+    if metric not in scores:
+        raise ConfigError("training", [Problem("metric", f'"{metric}" is none of {", ".join(scores)}')])
+    return scores[metric].value
+
+
+def predicted(task: Task, model: PreTrainedModel, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]:
+    """What a model says about every input, in their order; batches are made of inputs of similar length."""
+    rows = task.rows(inputs)
+    lengths = np.array([[sum(map(len, row.texts))] for row in rows])
+    options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, order="sorted")
+    found: dict[int, Prediction] = {}
+    for batch in TokenBatches(lengths, options):
+        tensors = {name: value.to(model.device) for name, value in task.collate([rows[i] for i in batch]).items()}
+        found.update(zip(batch, task.predict(model, tensors), strict=True))
+    return [found[index] for index in range(len(rows))]

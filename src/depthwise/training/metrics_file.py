@@ -1,0 +1,42 @@
+"""``metrics.jsonl``: one line per log and per validation, in the order of updates, and nothing that depends on time.
+
+What a run writes there after an interruption is therefore what it would have written without one.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from depthwise.training.checkpoints import replace_text
+
+
+class MetricsFile:
+    """Appends lines; numbers that JSON cannot write are null."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, num_updates: int) -> None:
+        """Keep the lines up to an update, from which a run goes on, and drop what an interruption left behind them."""
+        kept = []
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+                try:
+                    is_kept = line.endswith("\n") and json.loads(line)["update"] <= num_updates
+                except (ValueError, KeyError, TypeError):
+                    is_kept = False
+                if not is_kept:
+                    break
+                kept.append(line)
+        replace_text(self.path, "".join(kept))
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        line = json.dumps({name: _plain(value) for name, value in values.items()}, allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

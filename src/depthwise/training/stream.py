@@ -1,0 +1,53 @@
+"""Batches without end: one epoch after the other, from wherever a run stood."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch.utils.data import Sampler
+
+from depthwise.data import TokenBatches
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far into the data a run is: ``position`` batches of an epoch of ``size`` are done."""
+
+    epoch: int
+    position: int
+    size: int
+
+    @property
+    def passes(self) -> float:
+        """Epochs done, with the share of the present one."""
+        return self.epoch + self.position / self.size
+
+
+class BatchStream(Sampler[list[int]]):
+    """The batches of this process, from the place of ``batches`` on.
+
+    It has no length. Since workers take batches ahead of time, the place is not where the sampler is but follows from
+    how many steps were trained on.
+    """
+
+    def __init__(self, batches: TokenBatches) -> None:
+        self.batches = batches
+        self._state = batches.state_dict()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            yield from self.batches
+
+    def place(self, num_steps: int) -> Place:
+        """Where the data stands after that many steps of every process since this stream began."""
+        batches, (epoch, position) = self.batches, (self._state["epoch"], self._state["position"])
+        num_batches, world_size = batches.num_batches, batches.world_size
+        left_in_epoch = -((num_batches - position) // -world_size)
+        if num_steps < left_in_epoch:
+            return Place(epoch, position + num_steps * world_size, num_batches)
+        further = num_steps - left_in_epoch
+        return Place(epoch + 1 + further // len(batches), further % len(batches) * world_size, num_batches)
+
+    def state_dict(self, num_steps: int) -> dict[str, int]:
+        """What ``TokenBatches.load_state_dict`` needs to go on from there, with any number of processes."""
+        place = self.place(num_steps)
+        return {**self._state, "epoch": place.epoch, "position": place.position}

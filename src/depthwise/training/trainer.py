@@ -1,0 +1,361 @@
+"""The Trainer of Transformers, for tasks, streams of batches and checkpoints of this library.
+
+Transformers' loop sees one endless epoch; where epochs end is known to the stream alone. What happens between updates
+(logs, validations, checkpoints, stopping) is decided in one place, ``Steering``. Nothing in an update waits for the
+device: batches are pinned and copied while it works, sums for the log stay there until a line is due.
+"""
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from safetensors import SafetensorError
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from depthwise.data import TokenStore
+from depthwise.errors import CheckpointError, TrainingError
+from depthwise.evaluation.validation import score_split, validate, validation_metrics
+from depthwise.shapes import Tensor
+from depthwise.tasks import Task
+from depthwise.training.checkpoints import PROGRESS, clear_away, replace_text, written
+from depthwise.training.gradients import gradient_norms
+from depthwise.training.interrupts import Interrupt
+from depthwise.training.meters import Meter
+from depthwise.training.metrics_file import MetricsFile
+from depthwise.training.optimizers import build_optimizer
+from depthwise.training.schedules import build_schedule
+from depthwise.training.stream import BatchStream
+
+
+@dataclass
+class Progress:
+    """What a run must remember beside weights, optimiser and generators to go on as if nothing had happened."""
+
+    num_validations: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Update and metric of every validation, which came with a checkpoint each."""
+    best: float | None = None
+    num_without_better: int = 0
+    seconds: float = 0.0
+    data: dict[str, int] = field(default_factory=dict)
+    meter: dict[str, float] = field(default_factory=lambda: {"num_items": 0})
+    is_finished: bool = False
+
+
+class DepthwiseTrainer(Trainer):
+    """Trains the model of a task until its recipe says stop, an interruption does, or nothing gets better."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: PreTrainedModel,
+        arguments: TrainingArguments,
+        *,
+        stream: BatchStream,
+        train: TokenStore,
+        valid: TokenStore | None,
+        progress: Progress,
+        interrupt: Interrupt,
+        callbacks: list[TrainerCallback] | None = None,
+    ) -> None:
+        self.task, self.stream = task, stream
+        self.train_store, self.valid_store = train, valid
+        self.progress, self.interrupt = progress, interrupt
+        self.run = Path(arguments.output_dir or ".")
+        self.metrics_file = MetricsFile(self.run / "metrics.jsonl")
+        super().__init__(model=model, args=arguments, callbacks=[Steering(self), *(callbacks or [])])
+        for usual in (PrinterCallback, ProgressCallback):
+            self.remove_callback(usual)
+        self.meter = Meter(arguments.device)
+        self.meter.load_state_dict(progress.meter)
+        self._first_update = 0
+        self._started = time.monotonic()
+        self._seconds_before = progress.seconds
+        self._norms: dict[str, Tensor] = {}
+        self._rate = 0.0
+        self._compiled: nn.Module | None = None
+        self._writing_to: Path | None = None
+        self.num_items_done = 0
+
+    @property
+    def trained_model(self) -> PreTrainedModel:
+        """The model without what Accelerate may have put around it."""
+        assert isinstance(self.model, PreTrainedModel)
+        return self.model
+
+    # Data
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        training, on_gpu = self.task.recipe.training, self.args.device.type != "cpu"
+        workers = (2 if on_gpu else 0) if training.workers is None else training.workers
+        return DataLoader(
+            self.train_store,  # type: ignore[arg-type]
+            batch_sampler=self.stream,
+            collate_fn=self.task.collate,
+            num_workers=workers,
+            prefetch_factor=8 if workers else None,
+            pin_memory=on_gpu,
+            generator=torch.Generator(),  # so that the global one, which dropout draws from, is left alone
+        )
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor:
+        """How many items one update has, over all its batches and all processes."""
+        self._num_items_of = [self.task.num_items(batch) for batch in batch_samples]
+        total = torch.tensor(sum(self._num_items_of))
+        if self.args.device.type != "cpu":
+            total = total.pin_memory().to(device, non_blocking=True)
+        if self.args.world_size > 1:
+            total = self.accelerator.reduce(total, "sum")
+        return total
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value.to(self.args.device, non_blocking=True) for name, value in inputs.items()}
+
+    # One update
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The loss of one batch, divided by the items of the whole update; DDP's mean over processes is undone."""
+        assert not return_outputs
+        assert num_items_in_batch is not None
+        losses = self.task.losses(self._run_as(model), inputs, num_items_in_batch)  # type: ignore[arg-type]
+        num_here = self._num_items_of.pop(0)
+        self.num_items_done += num_here
+        self.meter.add({"loss": losses.loss.detach() * num_items_in_batch, **losses.totals}, num_here)
+        return losses.loss * self.args.world_size
+
+    def _run_as(self, model: nn.Module) -> nn.Module:
+        """The model itself, or compiled for lengths that change from batch to batch."""
+        if not self.task.recipe.training.compile:
+            return model
+        if self._compiled is None:
+            self._compiled = torch.compile(model, dynamic=True)  # type: ignore[assignment]
+        assert self._compiled is not None
+        return self._compiled
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted: it would walk through all parameters at every update."""
+        return 0
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> None:
+        """Keep the norm of all gradients, before clipping, for the update that writes a line, and no other."""
+        if not self.logs_at(self.state.global_step + 1):
+            return
+        if grad_norm is None:
+            grad_norm = self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
+        self._norms = {"gradient_norm": grad_norm}
+        self._rate = self._get_learning_rate()
+        if self.task.recipe.training.gradient_norms:
+            self._norms |= gradient_norms(self.accelerator.unwrap_model(model))
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        if self.optimizer is None:
+            options = dict(self.task.recipe.training.optimizer)
+            kind = options.pop("kind")
+            if "betas" in options:
+                options["betas"] = tuple(options["betas"])
+            self.optimizer = build_optimizer(kind, self.trained_model if model is None else model, **options)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
+            assert optimizer is not None
+            options = schedule_options(self.task.recipe.training.schedule, num_training_steps)
+            kind = options.pop("kind")
+            self.lr_scheduler = build_schedule(kind, optimizer, **options)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # Between updates
+
+    def logs_at(self, update: int) -> bool:
+        return update % self.task.recipe.training.log_every == 0
+
+    def go_on_from(self, num_updates: int) -> None:
+        """Updates that were made before this process began."""
+        self._first_update = num_updates
+        self.metrics_file.begin(num_updates)
+
+    @property
+    def num_steps(self) -> int:
+        """Batches of this process since its stream began."""
+        return (self.state.global_step - self._first_update) * self.args.gradient_accumulation_steps
+
+    def write_line(self) -> dict[str, float]:
+        """The line of the log that is due, for everyone who listens."""
+        sums, num_items = self._over_processes()
+        values = self.task.validation_metrics(sums, num_items)
+        values |= {name: float(norm) for name, norm in self._norms.items()}
+        self._note({**values, "learning_rate": self._rate, "num_items": num_items})
+        self._norms = {}
+        self.meter.reset()
+        if not math.isfinite(values["loss"]):
+            raise TrainingError(
+                f"the loss is no number any more at update {self.state.global_step}; lower the learning rate, warm up "
+                f"longer, or clip gradients (training.clip_norm)"
+            )
+        return values
+
+    def _over_processes(self) -> tuple[dict[str, float], int]:
+        mine = [(self.meter.sums(), self.meter.num_items)]
+        all_of_them = gather_object(mine) if self.args.world_size > 1 else mine
+        sums = {name: sum(part[name] for part, _ in all_of_them) for name in all_of_them[0][0]}
+        return sums, sum(num_items for _, num_items in all_of_them)
+
+    def _note(self, values: dict[str, float]) -> None:
+        """To ``metrics.jsonl`` without times, to all others as they like it."""
+        if self.is_world_process_zero():
+            self.metrics_file.add({"update": self.state.global_step, "epoch": self.state.epoch, **values})
+        self.log(dict(values))
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Validate, and take note of whether it got better."""
+        if self.valid_store is None:
+            metrics: dict[str, float] = {}
+        else:
+            metrics = self._validated()
+            self._note({f"valid_{name}": value for name, value in metrics.items()})
+        progress, name = self.progress, self.task.recipe.training.metric or self.task.metric
+        progress.num_validations += 1
+        value = metrics.get(name)
+        progress.history.append({"update": self.state.global_step, "value": value})
+        if value is not None:
+            if progress.best is None or self.task.is_better(name, value, progress.best):
+                progress.best, progress.num_without_better = value, 0
+            else:
+                progress.num_without_better += 1
+            patience = self.task.recipe.training.patience
+            if patience is not None and progress.num_without_better >= patience:
+                self.control.should_training_stop = True
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _validated(self) -> dict[str, float]:
+        assert self.valid_store is not None
+        rank, world_size = self.args.process_index, self.args.world_size
+        options = {"batch_tokens": self.task.recipe.evaluation.batch_tokens, "rank": rank, "world_size": world_size}
+        with self.accelerator.autocast():
+            mine = [validate(self.task, self.trained_model, self.valid_store, **options)]
+        metrics = validation_metrics(self.task, gather_object(mine) if world_size > 1 else mine)
+        wanted = self.task.recipe.training.metric
+        if wanted is not None and wanted not in metrics:
+            metrics[wanted] = score_split(self.task, self.trained_model, "valid", wanted)
+        return metrics
+
+    # Checkpoints
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._writing_to or self.run)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As Transformers writes it, with our progress, but to a folder that takes its place when all is there."""
+        place = self.run / f"checkpoint-{self.state.global_step}"
+        leads = self.is_world_process_zero()
+        try:
+            with written(place, leads=leads) as workshop:
+                self._writing_to = workshop
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()
+                if leads:
+                    replace_text(workshop / place.name / PROGRESS, json.dumps(self._progress_now(), indent=1) + "\n")
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "writ" not in str(error):  # torch's words for a full disk
+                raise
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CheckpointError(
+                f"{place} cannot be written: {reason}; make room, and the same command goes on from the last checkpoint"
+            ) from error
+        finally:
+            self._writing_to = None
+        if leads:
+            clear_away(self.run, needed=self.chosen_updates())
+
+    def _progress_now(self) -> dict[str, Any]:
+        self.progress.data = self.stream.state_dict(self.num_steps)
+        self.progress.meter = self.meter.state_dict()
+        self.progress.seconds = self.seconds
+        return asdict(self.progress)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on training, before and after interruptions."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def chosen_updates(self) -> list[int]:
+        """The updates whose checkpoints would make up the model if training ended now."""
+        training, history = self.task.recipe.training, self.progress.history
+        if training.select == "best":
+            name = training.metric or self.task.metric
+            sign = 1 if name in self.task.lower_is_better else -1
+            history = sorted(history, key=lambda entry: (sign * entry["value"], entry["update"]))
+            return [entry["update"] for entry in history[: training.average]]
+        return [entry["update"] for entry in history[-training.average :]]
+
+
+class Steering(TrainerCallback):
+    """What happens after an update: a line of the log, a validation with a checkpoint, a stop."""
+
+    def __init__(self, trainer: DepthwiseTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        trainer, training = self.trainer, self.trainer.task.recipe.training
+        before = trainer.stream.place(trainer.num_steps - args.gradient_accumulation_steps)
+        place = trainer.stream.place(trainer.num_steps)
+        state.epoch = place.passes
+        is_last = state.global_step >= state.max_steps
+        if trainer.logs_at(state.global_step):
+            trainer.write_line()
+        if training.validate_every is None:
+            is_due = place.epoch > before.epoch
+        else:
+            is_due = state.global_step % training.validate_every == 0
+        control.should_evaluate = is_due or is_last
+        asked = bool(trainer.interrupt)
+        saves = training.save_every is not None and state.global_step % training.save_every == 0
+        control.should_save = control.should_evaluate or saves or asked
+        if asked:
+            control.should_training_stop = True
+        return control
+
+
+def schedule_options(given: dict[str, Any], num_updates: int) -> dict[str, Any]:
+    """Options of a schedule with what follows from the length of training.
+
+    A warm-up below 1 is a share of all updates.
+    """
+    options = dict(given)
+    warmup = options.get("warmup", 0)
+    if isinstance(warmup, float) and 0 < warmup < 1:
+        warmup = options["warmup"] = round(warmup * num_updates)
+    if options["kind"] in ("linear", "polynomial"):
+        options.setdefault("total", max(num_updates, warmup + 1))
+    if options["kind"] == "cosine":
+        options.setdefault("period", max(1, num_updates - warmup))
+    return options
