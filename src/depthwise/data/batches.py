@@ -105,7 +105,7 @@ class TokenBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """How many batches each process gets in the whole of this epoch."""
-        return -(self._num_batches // -self.world_size)
+        return -(self.num_batches // -self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         self._began = self.epoch, self.position
@@ -143,10 +143,10 @@ class TokenBatches(Sampler[list[int]]):
         return zlib.crc32(repr(self.options).encode(), self._lengths_digest)
 
     def _after(self, epoch: int, position: int) -> tuple[int, int]:
-        return (epoch, position) if position < self._num_batches else (epoch + 1, 0)
+        return (epoch, position) if position < self.num_batches else (epoch + 1, 0)
 
     @cached_property
-    def _num_batches(self) -> int:
+    def num_batches(self) -> int:
         """The same in every epoch: what is cut is always sorted by width or as given."""
         return self._plan().num_batches
 

@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,6 @@ def check_machine(recipe: Recipe) -> None:
     if training.precision == "fp16" and not on_gpu:
         raise BackendUnavailable("fp16 needs a GPU; set training.precision=fp32 or bf16")
     for name in training.report:
-        from importlib.util import find_spec
-
         if find_spec(name) is None:
             raise BackendUnavailable(f"{name} is not installed; pip install {name}, or leave it out of training.report")
 
