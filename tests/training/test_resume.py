@@ -163,9 +163,7 @@ def test_a_full_disk_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", save)
-        with pytest.raises(
-            CheckpointError, match=r"checkpoint-6 cannot be written: No space left .*; make room"
-        ):
+        with pytest.raises(CheckpointError, match=r"checkpoint-6 cannot be written: No space left .*; make room"):
             train(recipe, tmp_path / "run")
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-2", "checkpoint-4"]
     assert all(damage(path) is None for path in checkpoints(tmp_path / "run"))

@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -115,7 +116,7 @@ class Task(ABC):
 
     # Model
 
-    @property
+    @cached_property
     def options(self) -> ModelConfig:
         """The options of the recipe's model for these tokenizers."""
         given = model_options(self.recipe.model)
@@ -233,6 +234,9 @@ class Task(ABC):
     def inputs_of(self, example: Example) -> tuple[str, ...]:
         """The texts of an example that the model gets to see."""
         return example.texts
+
+    def check_examples(self, examples: Sequence[Example]) -> None:  # noqa: B027 (most tasks have nothing to check)
+        """Raises what ``score`` would raise because of the examples, before predictions are made for nothing."""
 
     @abstractmethod
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:

@@ -201,6 +201,9 @@ class TextClassification(Task):
     def known_metrics(self) -> tuple[str, ...]:
         return OF_NUMBERS if self.is_regression else OF_CLASSES
 
+    def check_examples(self, examples: Sequence[Example]) -> None:
+        self.score([example.label or "" for example in examples], examples)
+
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
         if not self.is_regression:
             self._check_labels(examples)

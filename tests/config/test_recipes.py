@@ -1,0 +1,106 @@
+"""Finding and reading recipes."""
+
+from pathlib import Path
+
+import pytest
+
+from depthwise.config import built_in, load_recipe, read_recipe, recipe_yaml
+from depthwise.errors import ConfigError
+
+RECIPE = """\
+# A title
+# command: depthwise train this
+# score: 12.3 BLEU
+#   on two lines
+task: text_classification
+model: {size: tiny}
+training:
+  optimizer: {kind: adam, lr: 5e-4}
+  schedule: {kind: linear, warmup: 1e2}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_numbers_are_read_as_everyone_writes_them(path: Path) -> None:
+    training = read_recipe(str(path)).training
+    assert training.optimizer["lr"] == 0.0005
+    assert training.schedule["warmup"] == 100.0
+
+
+def test_changes_from_the_command_line(path: Path) -> None:
+    changes = ["training.optimizer.lr=1e-3", "data.train=a.tsv", "seed=7", "training.report=[tensorboard]", "data.hub="]
+    recipe = read_recipe(str(path), changes)
+    assert recipe.training.optimizer == {"kind": "adam", "lr": 0.001}
+    assert (recipe.data.train, recipe.seed, recipe.training.report) == (("a.tsv",), 7, ("tensorboard",))
+    assert recipe.data.hub is None
+
+
+@pytest.mark.parametrize("change", ["seed", "=3", "data..train=x", ".seed=1"])
+def test_a_change_that_is_none(path: Path, change: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no change; write section\.option=value"):
+        read_recipe(str(path), [change])
+
+
+def test_unknown_keys_on_the_command_line(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.trian +unknown option; did you mean data\.train\?"):
+        read_recipe(str(path), ["data.trian=x"])
+
+
+def test_a_recipe_over_another(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("base: mine.yaml\nseed: 5\ntraining: {optimizer: {lr: 1}}\n")
+    recipe = read_recipe(str(tmp_path / "other.yaml"))
+    assert (recipe.seed, recipe.training.optimizer) == (5, {"kind": "adam", "lr": 1})
+    (tmp_path / "built.yaml").write_text("base: start/classify\nseed: 6\n")
+    assert read_recipe(str(tmp_path / "built.yaml")).seed == 6
+
+
+def test_bases_without_end(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"base: {tmp_path / 'b.yaml'}\n")
+    (tmp_path / "b.yaml").write_text(f"base: {tmp_path / 'a.yaml'}\n")
+    with pytest.raises(ConfigError, match="has no end"):
+        read_recipe(str(tmp_path / "a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task: [", "is no YAML"),
+        ("just text", "expected sections"),
+        ("task: translation\ntask: translation\n", "task is given twice"),
+        ("base: 3", "expected the name of a recipe"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(str(tmp_path / "bad.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("start/clasify", "did you mean start/classify"), ("nowhere/mine.yaml", "no such file"), ("xyzzy", "neither")],
+)
+def test_names_that_nobody_has(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(name)
+
+
+def test_what_is_built_in() -> None:
+    found = {recipe.name: recipe for recipe in built_in()}
+    assert {"start/classify", "start/translate"} <= set(found)
+    for name, recipe in found.items():
+        assert recipe.title, name
+        assert recipe.facts["command"].startswith(f"depthwise {'demo' if name.startswith('demo') else f'train {name}'}")
+        read_recipe(name, ["data.train=x", "data.valid=y"])
+
+
+def test_a_resolved_recipe_is_read_back(tmp_path: Path, path: Path) -> None:
+    recipe = read_recipe(str(path))
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe

@@ -1,0 +1,85 @@
+"""From a recipe, or a run, to a task."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from depthwise.config import parse_recipe, recipe_yaml
+from depthwise.errors import CheckpointError, ConfigError
+from depthwise.tasks import TextClassification, Translation, load_task, open_task
+from depthwise.tasks.build import run_recipe
+
+
+def write_run(task: Translation | TextClassification, folder: Path) -> None:
+    folder.mkdir()
+    task.save(folder)
+    task.new_model().save_pretrained(folder)
+    (folder / "recipe.yaml").write_text(recipe_yaml(task.resolved()))
+
+
+def test_a_run_gives_its_task_back(classification: TextClassification, tmp_path: Path) -> None:
+    write_run(classification, tmp_path / "done")
+    task = load_task(tmp_path / "done")
+    assert isinstance(task, TextClassification)
+    assert task.label_names == ("bad", "good")
+    assert task.recipe == classification.resolved()
+    assert task.options == classification.options
+
+
+def test_separate_tokenizers(translation: Translation, tmp_path: Path) -> None:
+    model = {**translation.recipe.model, "tied_embeddings": "decoder"}
+    recipe = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, joint=False), model=model)
+    task = open_task(recipe, tmp_path / "other")
+    assert isinstance(task, Translation)
+    assert not task.tokenizers.joint
+    write_run(task, tmp_path / "done")
+    assert not load_task(tmp_path / "done").tokenizers.joint
+
+
+def test_tokenizers_of_a_folder_and_of_codes(translation: Translation, tmp_path: Path) -> None:
+    translation.tokenizers.save(tmp_path / "saved")
+    named = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, path=str(tmp_path / "saved")))
+    assert open_task(named, tmp_path / "x").tokenizers.source.get_vocab() == translation.tokenizers.source.get_vocab()
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    coded = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, codes=str(tmp_path / "codes")))
+    tokenizer = open_task(coded, tmp_path / "y").tokenizers.source
+    assert tokenizer.tokenize("ab c") == ["ab</w>", "c</w>"]
+
+
+def test_a_run_without_a_recipe_is_judged_by_its_model(translation: Translation, tmp_path: Path) -> None:
+    write_run(translation, tmp_path / "done")
+    (tmp_path / "done" / "recipe.yaml").unlink()
+    assert run_recipe(tmp_path / "done").task == "translation"
+    assert load_task(tmp_path / "done").options == translation.options
+
+
+def test_a_run_of_another_task(translation: Translation, classification: TextClassification, tmp_path: Path) -> None:
+    write_run(translation, tmp_path / "done")
+    with pytest.raises(CheckpointError, match="holds a DepthwiseForSeq2SeqLM, which does no text_classification"):
+        load_task(tmp_path / "done", classification.recipe)
+
+
+def test_folders_that_are_no_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is no folder; give the folder of a run"):
+        load_task(tmp_path / "nowhere")
+    (tmp_path / "begun" / "checkpoint-5").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="holds no trained model; run its depthwise train command again"):
+        load_task(tmp_path / "begun")
+    shutil.rmtree(tmp_path / "begun" / "checkpoint-5")
+    with pytest.raises(CheckpointError, match="holds no trained model; give the folder of a run"):
+        load_task(tmp_path / "begun")
+
+
+def test_a_recipe_without_data(tmp_path: Path) -> None:
+    recipe = parse_recipe({"task": "translation", "model": {"size": "tiny"}})
+    with pytest.raises(ConfigError, match=r"data\.train +is missing; add data\.train=FILE"):
+        open_task(recipe, tmp_path)
+
+
+def test_tokenizers_that_a_run_has_already_are_kept(translation: Translation, tmp_path: Path) -> None:
+    translation.tokenizers.save(tmp_path / "run2")
+    (tmp_path / "train.tsv").write_text("x y\tz\n")
+    task = open_task(translation.recipe, tmp_path / "run2")
+    assert task.tokenizers.source.get_vocab() == translation.tokenizers.source.get_vocab()

@@ -1,0 +1,100 @@
+"""From the names in a recipe to corpora."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from depthwise.config import DataConfig
+from depthwise.data import HubDataset, LineReport
+from depthwise.errors import DataError
+from depthwise.tasks.sources import labelled, num_texts, pairs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "t.de").write_text("eins\nzwei\n")
+    (tmp_path / "t.en").write_text("one\ntwo\n")
+    (tmp_path / "t.tsv").write_text("eins\tone\nzwei\ttwo\n")
+    lines = [{"translation": {"de": "eins", "en": "one"}}, {"translation": {"de": "zwei", "en": "two"}}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with gzip.open(tmp_path / "packed.tsv.gz", "wt") as file:
+        file.write("eins\tone\nzwei\ttwo\n")
+    for language, words in (("de", "eins\nzwei\n"), ("en", "one\ntwo\n")):
+        with gzip.open(tmp_path / f"z.{language}.gz", "wt") as file:
+            file.write(words)
+    (tmp_path / "c.tsv").write_text("x\ta text\ny\tanother\n")
+    (tmp_path / "p.tsv").write_text("x\ta text\tanother\n")
+    (tmp_path / "c.jsonl").write_text('{"text": "a text", "label": 3}\n')
+    return tmp_path
+
+
+LANGUAGES = DataConfig(source="de", target="en")
+FIELDS = DataConfig(source="translation.de", target="translation.en")
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (LANGUAGES, ["t"]),
+        (LANGUAGES, ["z"]),
+        (DataConfig(), ["t.de", "t.en"]),
+        (DataConfig(), ["t.tsv"]),
+        (DataConfig(), ["packed.tsv.gz"]),
+        (FIELDS, ["t.jsonl"]),
+    ],
+)
+def test_every_form_of_parallel_text(folder: Path, data: DataConfig, names: list[str]) -> None:
+    corpus = pairs(data, tuple(str(folder / name) for name in names))
+    texts = [example.texts for example in corpus.examples(LineReport())]
+    assert texts == [("eins", "one"), ("zwei", "two")]
+    assert corpus.num_texts == 2
+
+
+def test_two_files_with_a_comma(folder: Path) -> None:
+    corpus = pairs(DataConfig(), (f"{folder}/t.de,{folder}/t.en",))
+    assert next(example.texts for example in corpus.examples(LineReport())) == ("eins", "one")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("t", "ends in de, en, jsonl, tsv; say which two"),
+        ("t.de", "is one side of a translation"),
+        ("nowhere", "does not exist"),
+        ("t.jsonl", "say which fields hold the texts"),
+    ],
+)
+def test_what_cannot_be_two_texts(folder: Path, name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        pairs(DataConfig(), (str(folder / name),))
+
+
+def test_a_missing_side(folder: Path) -> None:
+    corpus = pairs(DataConfig(source="de", target="fr"), (str(folder / "t"),))
+    with pytest.raises(DataError, match=r"t\.fr does not exist"):
+        list(corpus.examples(LineReport()))
+
+
+def test_labelled_text(folder: Path) -> None:
+    (one, _) = labelled(DataConfig(), (str(folder / "c.tsv"),)).examples(LineReport())
+    assert (one.label, one.texts) == ("x", ("a text",))
+    (pair,) = labelled(DataConfig(), (str(folder / "p.tsv"),)).examples(LineReport())
+    assert pair.texts == ("a text", "another")
+    (record,) = labelled(DataConfig(), (str(folder / "c.jsonl"),)).examples(LineReport())
+    assert (record.label, record.texts) == ("3", ("a text",))
+    assert num_texts(DataConfig(), (str(folder / "p.tsv"),)) == 2
+    assert num_texts(DataConfig(text=("a", "b")), ("x.jsonl",)) == 2
+    with pytest.raises(DataError, match="one file for each split"):
+        labelled(DataConfig(), ("a.tsv", "b.tsv"))
+
+
+def test_data_sets_by_name() -> None:
+    hub = DataConfig(hub="some/set", hub_config="large", source="translation.de", target="translation.en")
+    corpus = pairs(hub, ("validation",))
+    assert corpus == HubDataset("some/set", ("translation.de", "translation.en"), split="validation", config="large")
+    texts = DataConfig(hub="some/set", text=("premise", "hypothesis"), label="answer")
+    assert labelled(texts, ("train",)) == HubDataset("some/set", ("premise", "hypothesis"), "answer", split="train")
+    with pytest.raises(DataError, match="say which fields"):
+        pairs(DataConfig(hub="some/set"), ("train",))
