@@ -51,7 +51,7 @@ def test_log_probabilities_are_the_models(translation: Translation, model: Depth
     for row, found in zip(rows, together, strict=True):
         batch = translation.collate([row])
         nll = model(**batch).loss * translation.num_items(batch)
-        assert found == pytest.approx(-float(nll), rel=1e-5)
+        assert found == pytest.approx(-nll.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
