@@ -47,7 +47,7 @@ REFUSED = {
 def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
     """The configuration of one of the three families, defaults filled in."""
     family = raw.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         found = "names no model_type" if family is None else f"names the model_type {family!r}"
         raise CheckpointError(f"{SOURCE} {found}; what can be imported is {_listed(FAMILIES)}")
     try:

@@ -82,7 +82,7 @@ HEADS: dict[type[DepthwisePreTrainedModel], dict[str, dict[str, str]]] = {
     DepthwiseForTokenClassification: dict.fromkeys(ENCODERS, _TAGGER),
     DepthwiseForQuestionAnswering: dict.fromkeys(ENCODERS, _POINTERS),
 }
-"""Modules of a head: theirs to ours. The bias of the vocabulary has two names, which are tied."""
+"""Modules of a head: theirs to ours. The bias of the vocabulary has two names, tied if the embeddings are."""
 SECOND_HEADS = ("cls.seq_relationship.", "sop_classifier.")
 """What pre-training has beside masked language modelling: the order of two texts."""
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -113,7 +113,7 @@ def convert_weights(
     misses, those of another shape and those that are tied but differ. A second head of pre-training, heads of what is
     to become an encoder alone, and the pooler of models that do not use it are left out.
     """
-    names = _Names(config, type(model), has_prefix=_has_prefix(weights, config))
+    names = _Names(config, type(model), weights)
     expected = {name: value.shape for name, value in model.state_dict().items()}
     converted, left_over, problems = Converted(), [], []
     for key, tensor in weights.items():
@@ -151,18 +151,20 @@ def has_pooler(weights: Mapping[str, Tensor], config: PreTrainedConfig) -> bool:
     return any(key.removeprefix(f"{config.model_type}.").startswith("pooler.") for key in weights)
 
 
-def _has_prefix(weights: Mapping[str, Tensor], config: PreTrainedConfig) -> bool:
-    return any(key.startswith(f"{config.model_type}.") for key in weights)
-
-
 class _Names:
     """From their names to ours. The encoder stands under the name of its family, or at the root if it is alone."""
 
-    def __init__(self, config: PreTrainedConfig, kind: type[DepthwisePreTrainedModel], *, has_prefix: bool) -> None:
+    def __init__(
+        self, config: PreTrainedConfig, kind: type[DepthwisePreTrainedModel], weights: Mapping[str, Tensor]
+    ) -> None:
         self.kind, self.family = kind, config.model_type
-        self.prefix = f"{self.family}." if has_prefix else ""
+        prefix = f"{self.family}."
+        self.prefix = prefix if any(key.startswith(prefix) for key in weights) else ""
         self.root = "" if kind is DepthwiseModel else "model."
         self.heads = HEADS[kind][self.family]
+        output = next((module for module in self.heads if module.endswith(".decoder")), None)
+        has_own_bias = not config.tie_word_embeddings and f"{output}.bias" in weights
+        self.unread = f"{output.removesuffix('.decoder')}.bias" if output and has_own_bias else None
         self.blocks = list(dict.fromkeys(layer_blocks(config) or ()))
 
     def is_buffer(self, key: str) -> bool:
@@ -184,7 +186,7 @@ class _Names:
         """Whether a weight that the file may well hold serves nothing in this kind of model."""
         if self.kind is DepthwiseModel and not key.startswith(self.prefix):
             return True
-        if self.kind is DepthwiseForMaskedLM and key.startswith(SECOND_HEADS):
+        if self.kind is DepthwiseForMaskedLM and (key.startswith(SECOND_HEADS) or key == self.unread):
             return True
         is_pooler = key.removeprefix(self.prefix).startswith("pooler.")
         has_own = self.kind is DepthwiseForSequenceClassification and self.family == "roberta"
