@@ -217,3 +217,41 @@ def test_a_final_norm_goes_with_every_norm(norm: str, final_norm: bool | None) -
 
 def test_sinusoids_allow_odd_widths() -> None:
     assert problems_of(width=9, encoder={"num_heads": 3}) == []
+
+
+# Sharing and embeddings
+
+
+@pytest.mark.parametrize("blocks", [[], [0, 0], [0, 1, 2, 3]])
+def test_number_of_shared_blocks(blocks: list[int]) -> None:
+    expected = f"{len(blocks)} blocks for num_layers 3; give 0 for all layers or exactly 3 numbers"
+    assert encoder(num_layers=3, shared_layers=blocks) == [("encoder.shared_layers", expected)]
+
+
+def test_shared_blocks_have_one_kernel() -> None:
+    options = {"mixer": "lightconv", "num_layers": 3, "kernel_sizes": [3, 5, 7]}
+    assert encoder(**options, shared_layers=[0, 1, 0]) == [
+        (
+            "encoder.kernel_sizes",
+            "layer 2 has kernel size 7, but shares its block with a layer of kernel size 3; give them one size or "
+            "separate blocks",
+        )
+    ]
+    assert [option for option, _ in encoder(**options, shared_layers=0)] == ["encoder.kernel_sizes"] * 2
+    for right in ({"kernel_sizes": [3, 5, 3]}, {"kernel_sizes": 3}, {"shared_layers": [0, 1, 2]}):
+        assert encoder(**{**options, "shared_layers": [0, 1, 0], **right}) == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("embedding_width", 4), ("head_transform", "gelu")])
+def test_adaptive_bands_have_their_own_widths(option: str, value: Any) -> None:
+    expected = "does not go with adaptive, whose bands have their own widths; remove one"
+    assert problems_of(decoder={}, adaptive=ADAPTIVE, **{option: value}) == [(option, expected)]
+    for sides in ({"decoder": {}}, {"encoder": {}}, {"encoder": {}, "decoder": {}}):
+        assert problems_of(**sides, **{option: value}) == []
+
+
+@pytest.mark.parametrize("sides", [{"decoder": {}}, {"encoder": {}, "decoder": {}}])
+def test_token_types_outside_encoders(sides: dict[str, Any]) -> None:
+    expected = "serves encoders without a decoder only; remove it or the decoder"
+    assert problems_of(token_types=2, **sides) == [("token_types", expected)]
+    assert problems_of(token_types=2, encoder={}) == []

@@ -214,11 +214,12 @@ def test_long_values_are_cut() -> None:
         ("encoder", "mixer", "atention", '"atention" is none of attention, '),
         ("encoder", "kernel_normalization", "soft-max", '"soft-max" is none of none, softmax, '),
         ("encoder", "norm", "prenorm", '"prenorm" is none of pre, post, none'),
-        ("encoder", "activation", "relu6", '"relu6" is none of relu, gelu, silu, tanh'),
+        ("encoder", "activation", "relu6", '"relu6" is none of relu, gelu, gelu_new, silu, tanh'),
         ("encoder", "positions", "sinusoid", '"sinusoid" is none of sinusoidal, learned, none'),
         ("encoder", "kernel_from", "layer-inputs", '"layer-inputs" is none of conv_input, layer_input'),
         ("", "tied_embeddings", "decoders", '"decoders" is none of all, decoder, none'),
-        ("", "pooling", "max-mean-", '"max-mean-" is none of max_mean, first'),
+        ("", "pooling", "max-mean-", '"max-mean-" is none of max_mean, first, first_tanh'),
+        ("", "head_transform", "gelu-", '"gelu-" is none of relu, gelu, gelu_new, silu, tanh'),
     ],
 )
 def test_names_outside_the_list(section: str, option: str, value: str, start: str) -> None:
@@ -244,7 +245,10 @@ def test_counts_of_a_stack(option: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "least"),
-    [("vocab_size", 0, 1), ("source_vocab_size", 0, 1), ("width", -1, 1), ("position_offset", -1, 0)],
+    [
+        *(("vocab_size", 0, 1), ("source_vocab_size", 0, 1), ("width", -1, 1), ("embedding_width", 0, 1)),
+        *(("position_offset", -1, 0), ("token_types", -1, 0)),
+    ],
 )
 def test_counts_of_a_model(option: str, value: int, least: int) -> None:
     found = problems_of(encoder={}, decoder={}, **{option: value})
@@ -258,6 +262,33 @@ def test_counts_of_a_model(option: str, value: int, least: int) -> None:
 def test_probabilities(option: str, value: float) -> None:
     expected = f"{value} is not a probability; give a number from 0 up to, but not including, 1"
     assert encoder(**{option: value}) == [(f"encoder.{option}", expected)]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1])
+def test_dropout_of_a_classifier(value: float) -> None:
+    expected = f"{value} is not a probability; give a number from 0 up to, but not including, 1"
+    assert problems_of(encoder={}, classifier_dropout=value) == [("classifier_dropout", expected)]
+
+
+@pytest.mark.parametrize("value", [0, -1e-5, 1, float("nan")])
+def test_epsilon_of_norms(value: float) -> None:
+    expected = f"{value} is no small positive number; give one such as 1e-5"
+    assert encoder(norm_epsilon=value) == [("encoder.norm_epsilon", expected)]
+    assert encoder(norm_epsilon=1e-12) == []
+
+
+@pytest.mark.parametrize(
+    ("blocks", "layer", "most"), [([1], 0, 0), ([0, 2, 1], 1, 1), ([0, -1, 0], 1, 1), ([0, 0, 2], 2, 1)]
+)
+def test_shared_blocks_are_counted_in_order(blocks: list[int], layer: int, most: int) -> None:
+    remedy = "count blocks from 0 in the order of their first use, such as [0, 0, 1, 1]"
+    expected = f"block {blocks[layer]} in layer {layer} should be at most {most}; {remedy}"
+    assert encoder(num_layers=3, shared_layers=blocks) == [("encoder.shared_layers", expected)]
+
+
+@pytest.mark.parametrize("blocks", [0, [0], [0, 1, 0], [0, 1, 2], None])
+def test_shared_blocks(blocks: Any) -> None:
+    assert encoder(num_layers=3, shared_layers=blocks) == []
 
 
 def test_kernel_sizes_below_one() -> None:

@@ -9,6 +9,7 @@ from depthwise.kernels import correlation
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.cost import Cost, ModelCost, StackCost
+from depthwise.models.masked_lm import DepthwiseForMaskedLM
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 
 SOURCE, TARGET = 37, 23
@@ -99,3 +100,31 @@ def test_cost_never_grows_when_a_token_leaves_earlier() -> None:
     flops = [cost.decode([depth] * 10, 10).flops for depth in range(1, 7)]
     assert flops == sorted(flops)
     assert len(set(flops)) == 6
+
+
+# Encoders
+
+
+@pytest.mark.parametrize("transform", ["gelu", None])
+@pytest.mark.parametrize("embedding_width", [None, 12])
+@pytest.mark.parametrize("shared", [None, (0,), (0, 1, 0)])
+def test_encoder_products_are_what_the_counter_counts(
+    transform: str | None, embedding_width: int | None, shared: tuple[int, ...] | None
+) -> None:
+    stack = StackConfig(num_layers=3, num_heads=2, ffn_width=48, shared_layers=shared)
+    options = ModelConfig(
+        vocab_size=50, width=16, encoder=stack, embedding_width=embedding_width, head_transform=transform, token_types=2
+    )
+    with torch.device("meta"):
+        model = DepthwiseForMaskedLM(DepthwiseConfig.from_options(options)).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(ids(SOURCE))
+    cost = ModelCost(options)
+    assert counter.get_total_flops() == (cost.forward(SOURCE) + cost.head() * SOURCE).products
+
+
+def test_sharing_saves_parameters_and_no_operations() -> None:
+    apart = StackConfig(num_layers=4, num_heads=2, ffn_width=32)
+    shared = StackConfig(num_layers=4, num_heads=2, ffn_width=32, shared_layers=(0, 0, 1, 1))
+    assert (apart.num_blocks, shared.num_blocks) == (4, 2)
+    assert StackCost(shared, width=8).plan([4, 2, 1]) == StackCost(apart, width=8).plan([4, 2, 1])

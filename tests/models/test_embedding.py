@@ -102,3 +102,42 @@ def test_padding_gets_no_gradient(make: Callable[..., Embedding]) -> None:
     grad: Tensor = embedding.tokens.weight.grad
     assert not grad[PADDING].any()
     assert grad[5].any()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_types_norm_and_a_width_of_its_own(make: Callable[..., Embedding], given: bool) -> None:
+    """P norm(sqrt(e) E[id] + position + type) + b, by hand."""
+    embedding = make(
+        embedding_width=5,
+        embedding_norm=True,
+        token_types=3,
+        stack={"positions": "learned", "norm_epsilon": 0.01},
+    )
+    ids, kinds = torch.randint(4, TYPES, (2, 4)), torch.randint(0, 3, (2, 4))
+    x = math.sqrt(5) * embedding.tokens.weight[ids] + embedding.positions.weight[:4]
+    x = x + (embedding.token_types.weight[kinds] if given else embedding.token_types.weight[0])
+    centred = x - x.mean(-1, keepdim=True)
+    x = centred / (centred.square().mean(-1, keepdim=True) + 0.01).sqrt() * embedding.norm.weight + embedding.norm.bias
+    expected = x @ embedding.projection.weight.T + embedding.projection.bias
+    found = embedding(ids, type_ids=kinds if given else None)
+    assert found.shape == (2, 4, WIDTH)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
+def test_positions_have_the_width_of_embeddings(make: Callable[..., Embedding], kind: str) -> None:
+    embedding = make(embedding_width=6, stack={"positions": kind})
+    assert embedding(torch.randint(4, TYPES, (2, 3))).shape == (2, 3, WIDTH)
+
+
+def test_the_same_width_is_projected_too(make: Callable[..., Embedding]) -> None:
+    assert make(embedding_width=WIDTH).projection is not None
+    assert make().projection is None
+
+
+def test_dropout_comes_before_the_projection(make: Callable[..., Embedding]) -> None:
+    embedding = make(embedding_width=6, stack={"dropout": 0.5}).train()
+    seen: list[Tensor] = []
+    embedding.projection.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    embedding(torch.randint(4, TYPES, (8, 9)))
+    assert 0.3 < (seen[0] == 0).double().mean() < 0.7

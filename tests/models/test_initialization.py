@@ -29,6 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "untied": {"head": "seq2seq", "tied_embeddings": "none"},
     "first token": {"head": "sequence_classification", "pooling": "first"},
+    "pooler": {"head": "sequence_classification", "pooling": "first_tanh", "token_types": 2},
+    "transform": {"head": "masked_lm", "head_transform": "gelu", "embedding_norm": True, "tied_embeddings": "none"},
+    "narrow embeddings": {"head": "masked_lm", "embedding_width": 16, "stack": {"shared_layers": [0]}},
 }
 
 

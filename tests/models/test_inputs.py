@@ -248,3 +248,45 @@ def test_a_mask_without_padding_is_no_mask() -> None:
     assert valid_tokens(torch.ones(2, 3), ids, "mask") is None
     assert valid_tokens(None, ids, "mask", 1) is None
     assert valid_tokens(None, ids, "mask") is None
+
+
+# Types of tokens
+
+
+@pytest.fixture(params=ENCODER_HEADS)
+def encoder_head(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_types_change_the_scores(build: Model, draw_ids: Ids, encoder_head: str) -> None:
+    model, ids = build(encoder_head, token_types=2), draw_ids()
+    none = model(ids).logits
+    assert torch.equal(model(ids, token_type_ids=torch.zeros_like(ids)).logits, none)
+    assert not torch.allclose(model(ids, token_type_ids=torch.ones_like(ids)).logits, none)
+
+
+def test_types_that_the_model_does_not_have(build: Model, draw_ids: Ids, encoder_head: str) -> None:
+    ids = draw_ids()
+    with refuses("token_type_ids were given, but this model has no token types; leave them out"):
+        build(encoder_head)(ids, token_type_ids=torch.zeros_like(ids))
+
+
+@pytest.mark.parametrize("wrong", [2, -1])
+def test_types_outside(build: Model, draw_ids: Ids, encoder_head: str, wrong: int) -> None:
+    ids = draw_ids()
+    kinds = torch.zeros_like(ids)
+    kinds[1, 3] = wrong
+    with refuses(f"token_type_ids row 1 step 3 holds {wrong}, but token_types is 2"):
+        build(encoder_head, token_types=2)(ids, token_type_ids=kinds)
+
+
+def test_types_of_another_shape(build: Model, draw_ids: Ids, encoder_head: str) -> None:
+    with refuses("token_type_ids has shape (2, 5) but its ids have shape (2, 6)"):
+        build(encoder_head, token_types=2)(draw_ids(), token_type_ids=torch.zeros(2, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize("side", ["seq2seq", "causal_lm"])
+def test_types_beside_a_decoder(build: Model, draw_ids: Ids, side: str) -> None:
+    ids = draw_ids()
+    with refuses("token_type_ids serve an encoder without a decoder; leave them out"):
+        build(side).model(ids, token_type_ids=torch.zeros_like(ids))

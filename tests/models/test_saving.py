@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 
 Model = Callable[..., Any]
@@ -63,6 +64,9 @@ def test_the_same_scores(
         {"tied_embeddings": "none", "source_vocab_size": 20},
         {"tied_embeddings": "decoder", "source_vocab_size": 20},
         {"scale_embedding": False, "pad_token_id": 3},
+        {"embedding_width": 5, "embedding_norm": True, "head_transform": "gelu_new"},
+        {"embedding_width": 5, "tied_embeddings": "none"},
+        {"stack": {"shared_layers": [0, 0], "norm_epsilon": 1e-3, "activation": "gelu_new"}},
     ],
     ids=str,
 )
@@ -149,6 +153,33 @@ def test_a_head_on_a_saved_backbone(build: Model, saved: Any) -> None:
     assert all(torch.equal(weight, weights[name]) for name, weight in tuned.model.named_parameters())
 
 
+ENCODER = {"token_types": 2, "embedding_norm": True, "pooling": "first_tanh", "head_transform": "gelu"}
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification", "token_classification", "question_answering"])
+def test_a_head_on_a_bare_encoder(
+    config_of: Any, randomize: Any, build: Model, draw_batch: Batch, auto_class_of: Any, saved: Any, head: str
+) -> None:
+    """A saved encoder brings its pooler; the classifier takes it over, the others have no use for it."""
+    bare, batch = randomize(DepthwiseModel(config_of(head, **ENCODER))).eval(), draw_batch(head)
+    kinds = torch.randint(0, 2, batch["input_ids"].shape)
+    auto_class, folder = auto_class_of(build(head)), saved(bare)
+    tuned, report = auto_class.from_pretrained(folder, num_labels=3, output_loading_info=True)
+    assert all(not key.startswith("model.") for key in report["missing_keys"])
+    assert not report["unexpected_keys"]
+    weights = dict(bare.named_parameters())
+    found = dict(tuned.model.named_parameters())
+    assert set(weights) - set(found) == (
+        set() if head == "sequence_classification" else {"pooler.weight", "pooler.bias"}
+    )
+    assert all(torch.equal(weight, weights[name]) for name, weight in found.items())
+    assert tuned(**batch, token_type_ids=kinds).loss.isfinite()
+    tuned.save_pretrained(folder)
+    again = load(auto_class, folder)
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "token_type_ids": kinds}
+    assert torch.equal(again(**inputs).logits, copy.deepcopy(tuned)(**inputs).logits)
+
+
 # Configuration
 
 
@@ -164,7 +195,7 @@ def test_the_configuration_is_written_in_full(build: Model, saved: Any) -> None:
         **{"dropconnect": 0.0, "dropconnect_shared": False, "renormalize_padding": False, "conv_bias": True},
         **{"kernel_from": "conv_input", "norm": "pre", "final_norm": None, "activation": "relu"},
         **{"positions": "sinusoidal", "max_positions": 1024, "dropout": 0.0, "attention_dropout": 0.0},
-        **{"activation_dropout": 0.0, "input_dropout": 0.0},
+        **{"activation_dropout": 0.0, "input_dropout": 0.0, "shared_layers": None, "norm_epsilon": 1e-05},
     }
     assert written["encoder"] == written["decoder"] == expected
     for option in ("vocab_size", "width", "tied_embeddings", "scale_embedding", "position_offset", "pooling"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from depthwise.models.sequence_classification import first_token, max_and_mean
+from depthwise.models.pooling import first_token, max_and_mean
 
 PADDING = 1
 HEAD = "sequence_classification"
@@ -104,3 +104,23 @@ def test_regression_on_several_numbers(build: Model, draw_ids: Ids) -> None:
     model, labels = build(HEAD, num_labels=3, problem_type="regression"), torch.randn(2, 3, dtype=torch.float64)
     output = model(draw_ids(), labels=labels)
     torch.testing.assert_close(output.loss, F.mse_loss(output.logits, labels))
+
+
+@pytest.mark.parametrize("pooling", ["max_mean", "first", "first_tanh"])
+def test_dropout_before_the_scores(build: Model, draw_ids: Ids, pooling: str) -> None:
+    model, ids = build(HEAD, pooling=pooling, classifier_dropout=0.5), draw_ids()
+    seen: list[Tensor] = []
+    model.classifier.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    model(ids)
+    model.train()(ids)
+    whole, dropped = seen
+    assert ((dropped == 0) | torch.isclose(dropped, 2 * whole)).all()
+    assert 0 < (dropped == 0)[whole != 0].sum() < (whole != 0).sum()
+
+
+def test_pooling_by_the_encoder(build: Model, draw_ids: Ids) -> None:
+    model, ids = build(HEAD, pooling="first_tanh", num_labels=3), draw_ids(padding=[0, 2])
+    output, pooler = model(ids), model.model.pooler
+    expected = torch.tanh(output.last_hidden_state[:, 0] @ pooler.weight.T + pooler.bias)
+    torch.testing.assert_close(output.pooler_output, expected)
+    torch.testing.assert_close(output.logits, expected @ model.classifier.weight.T + model.classifier.bias)

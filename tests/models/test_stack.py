@@ -114,3 +114,54 @@ def test_the_source_is_written_once(make: Make, monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         state = DecodeState(stack.run_all(states(1), source=source, state=state).memories, state.length + 1)
     assert len(writes) == LAYERS
+
+
+# Layers that share blocks
+
+
+@pytest.mark.parametrize(("shared", "blocks"), [((0,), (0, 0, 0)), ((0, 1, 0), (0, 1, 0)), ((0, 1, 1), (0, 1, 1))])
+def test_shared_layers_run_the_same_blocks(
+    make: Make, mixer: str, norm: str, shared: tuple[int, ...], blocks: tuple[int, ...]
+) -> None:
+    kernels = {"kernel_sizes": [3]} if mixer not in ("attention", "average") else {}
+    stack, x = make(mixer, norm, shared_layers=shared, **kernels), states()
+    apart = make(mixer, norm, **kernels)
+    for layer, block in enumerate(blocks):
+        apart.layers[layer].load_state_dict(stack.layers[block].state_dict())
+    if stack.final_norm is not None:
+        apart.final_norm.load_state_dict(stack.final_norm.state_dict())
+    assert (stack.num_layers, len(stack.layers)) == (LAYERS, len(set(blocks)))
+    one, other = stack.run_all(x, keep_hidden=True), apart.run_all(x, keep_hidden=True)
+    assert torch.equal(one.final, other.final)
+    assert all(map(torch.equal, one.hidden_by_depth, other.hidden_by_depth))
+
+
+def test_a_block_that_is_run_twice_learns_from_both(make: Make) -> None:
+    """Its gradient is the sum of those of separate copies."""
+    stack, apart, x = make(shared_layers=(0,)), make(), states()
+    for block in apart.layers:
+        block.load_state_dict(stack.layers[0].state_dict())
+    apart.final_norm.load_state_dict(stack.final_norm.state_dict())
+    weights = torch.randn_like(x)
+    for one in (stack, apart):
+        (one.run_all(x).final * weights).sum().backward()
+    for name, weight in stack.layers[0].named_parameters():
+        copies = [block.get_parameter(name).grad for block in apart.layers]
+        torch.testing.assert_close(weight.grad, sum(copies), rtol=1e-8, atol=1e-10)
+
+
+def test_shared_layers_decode_step_by_step(make: Make) -> None:
+    """Each layer remembers for itself, whichever block it runs."""
+    stack, x, state, steps = make(shared_layers=(0,)), states(), DecodeState(), []
+    for step in range(STEPS):
+        output = stack.run_all(x[:, step : step + 1], state=state)
+        state = DecodeState(output.memories, step + 1)
+        steps.append(output.final)
+    torch.testing.assert_close(torch.cat(steps, dim=1), stack.run_all(x).final, rtol=1e-10, atol=1e-12)
+
+
+def test_the_epsilon_of_every_norm(make: Make, norm: str) -> None:
+    stack = make("attention", norm, norm_epsilon=0.01, final_norm=True, has_source=True)
+    norms = [module for module in stack.modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == (1 if norm == "none" else 3 * LAYERS + 1)
+    assert {module.eps for module in norms} == {0.01}

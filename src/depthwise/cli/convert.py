@@ -1,10 +1,13 @@
 """``depthwise convert``: models of other libraries become runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from depthwise.interop.fairseq import Conversion
 
 convert = typer.Typer(no_args_is_help=True)
 
@@ -49,6 +52,34 @@ def fairseq(
         lowercase=lowercase,
         force=force,
     )
+    _report(done)
+
+
+@convert.command()
+def hf(
+    source: Annotated[Path, typer.Argument(help="Folder that Transformers saved a model to.", metavar="DIR")],
+    destination: Annotated[Path, typer.Argument(help="Folder of the run to write.", metavar="DST")],
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Keep the encoder alone, to fine-tune it with another head.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
+) -> None:
+    """Import a BERT, RoBERTa or ALBERT of Transformers; nothing stored in its files is executed.
+
+    DIR holds config.json, the weights (model.safetensors, else pytorch_model.bin, whole or in parts) and the files of
+    the tokenizer. The run has the head that config.json names: none, masked language modelling, sequence or token
+    classification, question answering.
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    from depthwise.interop.hf import convert_hf
+
+    disable_progress_bar()
+    _report(convert_hf(source, destination, bare=bare, force=force))
+
+
+def _report(done: "Conversion") -> None:
+    """What was made of which file, and what there is to say about it."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{done.folder}: {done.model} of {done.num_parameters:,} parameters from {done.checkpoint.name}")
     for remark in done.remarks:

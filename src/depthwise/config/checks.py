@@ -127,6 +127,19 @@ def _adaptive_serves_language_models(model: View) -> Iterator[Problem]:
         )
 
 
+def _bands_stand_alone(model: View) -> Iterator[Problem]:
+    if model.adaptive is None:
+        return
+    for option in ("embedding_width", "head_transform"):
+        if getattr(model, option) is not None:
+            yield model.problem(option, "does not go with adaptive, whose bands have their own widths; remove one")
+
+
+def _token_types_serve_encoders(model: View) -> Iterator[Problem]:
+    if model.token_types and model.decoder is not None:
+        yield model.problem("token_types", "serves encoders without a decoder only; remove it or the decoder")
+
+
 def _cutoffs_are_below_the_vocabulary(model: View) -> Iterator[Problem]:
     if model.adaptive is not None and model.adaptive.cutoffs[-1] >= model.vocab_size:
         yield model.adaptive.problem(
@@ -237,6 +250,28 @@ def _renormalized_kernels_are_nonnegative(stack: View, model: View, centred: boo
         )
 
 
+def _shared_layers_match_layers(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    if stack.shared_layers is not None and len(stack.shared_layers) not in (1, stack.num_layers):
+        given = f"{len(stack.shared_layers)} blocks for num_layers {stack.num_layers}"
+        yield stack.problem("shared_layers", f"{given}; give 0 for all layers or exactly {stack.num_layers} numbers")
+
+
+def _shared_layers_have_one_kernel(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    if stack.shared_layers is None or stack.kernel_sizes is None or len(stack.kernel_sizes) != stack.num_layers:
+        return
+    if len(stack.shared_layers) not in (1, stack.num_layers):
+        return
+    blocks = stack.shared_layers * (stack.num_layers if len(stack.shared_layers) == 1 else 1)
+    sizes: dict[int, int] = {}
+    for layer, (block, size) in enumerate(zip(blocks, stack.kernel_sizes, strict=True)):
+        if sizes.setdefault(block, size) != size:
+            yield stack.problem(
+                "kernel_sizes",
+                f"layer {layer} has kernel size {size}, but shares its block with a layer of kernel size "
+                f"{sizes[block]}; give them one size or separate blocks",
+            )
+
+
 def _learned_positions_are_limited(stack: View, model: View, centred: bool) -> Iterator[Problem]:
     if stack.positions == "learned" and stack.max_positions is None:
         yield stack.problem(
@@ -253,6 +288,8 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _tied_vocabularies_are_one,
     _tied_decoder_exists,
     _adaptive_serves_language_models,
+    _bands_stand_alone,
+    _token_types_serve_encoders,
     _cutoffs_are_below_the_vocabulary,
     _bands_divide_width,
 )
@@ -266,5 +303,7 @@ STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_dropout_has_attention,
     _shared_dropconnect_drops,
     _renormalized_kernels_are_nonnegative,
+    _shared_layers_match_layers,
+    _shared_layers_have_one_kernel,
     _learned_positions_are_limited,
 )

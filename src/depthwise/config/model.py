@@ -21,11 +21,12 @@ KERNEL_NORMALIZATIONS = (
     "abs_l2",
 )
 NORMS = ("pre", "post", "none")
-ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "tanh")
+"""``gelu_new`` is the approximation of ``gelu`` by a hyperbolic tangent, under the name that checkpoints give it."""
 POSITIONS = ("sinusoidal", "learned", "none")
 KERNEL_SOURCES = ("conv_input", "layer_input")
 TIED_EMBEDDINGS = ("all", "decoder", "none")
-POOLINGS = ("max_mean", "first")
+POOLINGS = ("max_mean", "first", "first_tanh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,9 @@ class StackConfig:
     """A stack of blocks on one side of a model. An encoder looks both ways (centred), a decoder only back (causal)."""
 
     num_layers: int = 6
+    shared_layers: tuple[int, ...] | None = None
+    """Which block each layer runs, counted from 0: ``[0, 0, 1, 1]`` is two blocks, each run twice; a single 0 is one
+    block for all layers. None means that every layer has its own."""
     mixer: str = "attention"
     """What moves information between positions: one of ``MIXERS``."""
     num_heads: int = 8
@@ -63,6 +67,8 @@ class StackConfig:
     """Where layer norm sits: ``post`` (after the residual sum), ``pre`` (before the branch) or ``none``."""
     final_norm: bool | None = None
     """A last norm after the stack; none means: where ``norm`` is ``pre``."""
+    norm_epsilon: float = 1e-5
+    """What every norm of this side adds to the variance, those of its embedding and its head too."""
     activation: str = "relu"
     positions: str = "sinusoidal"
     max_positions: int | None = 1024
@@ -79,6 +85,17 @@ class StackConfig:
         if self.kernel_sizes is None:
             return None
         return self.kernel_sizes[0 if len(self.kernel_sizes) == 1 else layer]
+
+    def block_of(self, layer: int) -> int:
+        """Which block a layer runs: its own, unless layers share."""
+        if self.shared_layers is None:
+            return layer
+        return self.shared_layers[0 if len(self.shared_layers) == 1 else layer]
+
+    @property
+    def num_blocks(self) -> int:
+        """How many different blocks there are."""
+        return len({self.block_of(layer) for layer in range(self.num_layers)})
 
     @property
     def has_final_norm(self) -> bool:
@@ -118,9 +135,22 @@ class ModelConfig:
     """Multiply embeddings by the square root of the width."""
     position_offset: int = 0
     """Index of the first position (fairseq and RoBERTa count from padding id + 1)."""
+    embedding_width: int | None = None
+    """Width of embeddings and positions, which a linear map then brings to ``width`` (ALBERT); none means ``width``
+    without such a map. Scores of the vocabulary are taken at this width too."""
+    embedding_norm: bool = False
+    """Layer norm after the sum of embedding and positions."""
+    token_types: int = 0
+    """How many types of tokens there are, each with a vector to be added: first and second text of a pair (BERT)."""
+    head_transform: str | None = None
+    """Activation of a dense layer, with a norm behind it, between states and scores of the vocabulary, which then have
+    a bias (BERT); none means that there is no such layer."""
     adaptive: AdaptiveConfig | None = None
     pooling: str = "max_mean"
-    """How a classifier sums up a sequence: ``max_mean`` (ReLU of max and mean over tokens) or ``first`` token."""
+    """How a classifier sums up a sequence: ``max_mean`` (ReLU of max and mean over tokens), ``first`` token, or
+    ``first_tanh`` (a dense layer and tanh on the first token: BERT's pooler, which the encoder alone has too)."""
+    classifier_dropout: float = 0.0
+    """Dropout on what a classifier or tagger maps to its scores."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
 

@@ -56,6 +56,20 @@ def _kernel_sizes(sizes: tuple[int, ...]) -> str | None:
     return f"{', '.join(small)} is too small; kernel sizes are 1 or more" if small else None
 
 
+def _shared_layers(blocks: tuple[int, ...]) -> str | None:
+    """Blocks are counted from 0 in the order in which layers first run them, so that there is one way to write it."""
+    for position, block in enumerate(blocks):
+        seen = set(blocks[:position])
+        if block not in seen and block != len(seen):
+            remedy = "count blocks from 0 in the order of their first use, such as [0, 0, 1, 1]"
+            return f"block {block} in layer {position} should be at most {len(seen)}; {remedy}"
+    return None
+
+
+def _epsilon(value: float) -> str | None:
+    return None if 0 < value < 1 else f"{value} is no small positive number; give one such as 1e-5"
+
+
 def _cutoffs(cutoffs: tuple[int, ...]) -> str | None:
     if not cutoffs:
         return "an adaptive softmax needs at least one cutoff; give one or remove adaptive"
@@ -73,19 +87,26 @@ _CHOICES = {
     "kernel_from": KERNEL_SOURCES,
     "tied_embeddings": TIED_EMBEDDINGS,
     "pooling": POOLINGS,
+    "head_transform": ACTIVATIONS,
 }
 _COUNTS = (
-    *("vocab_size", "source_vocab_size", "width"),
+    *("vocab_size", "source_vocab_size", "width", "embedding_width"),
     *("num_layers", "num_heads", "ffn_width", "kernel_heads", "conv_width", "max_positions"),
 )
-_PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect")
+_PROBABILITIES = (
+    *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect"),
+    "classifier_dropout",
+)
 
 RULES: Rules = {
     **{name: partial(choice, names) for name, names in _CHOICES.items()},
     **dict.fromkeys(_COUNTS, partial(at_least, 1)),
     **dict.fromkeys(_PROBABILITIES, probability),
     "kernel_sizes": _kernel_sizes,
+    "shared_layers": _shared_layers,
+    "norm_epsilon": _epsilon,
     "position_offset": partial(at_least, 0),
+    "token_types": partial(at_least, 0),
     "factor": partial(at_least, 2),
     "cutoffs": _cutoffs,
 }

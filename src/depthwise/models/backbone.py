@@ -1,6 +1,7 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
+from typing import ClassVar
 
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -11,6 +12,7 @@ from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.pooling import Pooler
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.sides import Decoder, Encoder
 from depthwise.models.stack import Source
@@ -18,13 +20,19 @@ from depthwise.shapes import Int, Tensor
 
 
 class DepthwiseModel(DepthwisePreTrainedModel):
-    """Ids to states. With both sides the states are the decoder's, and the encoder's come along."""
+    """Ids to states. With both sides the states are the decoder's, and the encoder's come along.
 
-    def __init__(self, config: DepthwiseConfig) -> None:
+    An encoder alone with pooling ``first_tanh`` also sums up each sequence, unless ``pools`` is false: heads that have
+    no use for it leave the pooler out.
+    """
+
+    def __init__(self, config: DepthwiseConfig, *, pools: bool = True) -> None:
         super().__init__(config)
         options, padding = config.options, config.pad_token_id
         self.encoder = Encoder(options, padding) if options.encoder is not None else None
         self.decoder = Decoder(options, padding) if options.decoder is not None else None
+        has_pooler = pools and options.decoder is None and options.pooling == "first_tanh"
+        self.pooler = Pooler(options.width) if has_pooler else None
         if self.encoder is not None and self.decoder is not None and options.tied_embeddings == "all":
             self._tied_weights_keys = {"decoder.embedding.tokens.weight": "encoder.embedding.tokens.weight"}
         self.post_init()
@@ -60,14 +68,17 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         plan: Plan | None = None,
         encoder_plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        token_type_ids: Int[Tensor, "B S"] | None = None,
     ) -> DepthwiseOutput:
         """Run the encoder, the decoder, or one after the other.
 
         ``plan`` says which blocks each token runs: of the decoder where there is one (``encoder_plan`` is then the
         encoder's), else of the encoder. ``encoder_outputs`` stands in for ``input_ids``. With ``use_cache`` the output
         carries the state of decoding, which the next call takes as ``past_key_values``; the source is then in the state
-        and need not be given again.
+        and need not be given again. ``token_type_ids`` serve an encoder alone.
         """
+        if token_type_ids is not None and self.decoder is not None:
+            raise InputError("token_type_ids serve an encoder without a decoder; leave them out")
         state = DecodeState() if use_cache and past_key_values is None else past_key_values
         if self.encoder is None:
             assert self.decoder is not None
@@ -75,7 +86,12 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             num_layers = self.config.num_hidden_layers
             return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states, num_layers)
         if self.decoder is None:
-            return self.encoder(_given(input_ids, "input_ids"), attention_mask, plan, output_hidden_states)
+            ids = _given(input_ids, "input_ids")
+            encoded = self.encoder(ids, attention_mask, plan, output_hidden_states, token_type_ids=token_type_ids)
+            if self.pooler is None:
+                return encoded
+            valid = valid_tokens(attention_mask, ids, "attention_mask", self.config.pad_token_id)
+            return encoded.replaced(pooler_output=self.pooler(encoded.last_hidden_state, valid))
         ids = _given(decoder_input_ids, "decoder_input_ids")
         if encoder_outputs is None and not (state is not None and state.memories):
             source_ids = _given(input_ids, "input_ids")
@@ -95,10 +111,13 @@ class EncoderHead(DepthwisePreTrainedModel):
     """What heads on an encoder share: the encoder."""
 
     needs = ("encoder",)
+    pools: ClassVar[bool] = False
+    """Whether this head has a use for the pooler of the encoder."""
+    _keys_to_ignore_on_load_unexpected = [r"(^|\.)pooler\."]
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
-        self.model = DepthwiseModel(config)
+        self.model = DepthwiseModel(config, pools=self.pools)
 
     def encode(
         self,
@@ -106,10 +125,16 @@ class EncoderHead(DepthwisePreTrainedModel):
         attention_mask: Tensor | None,
         plan: Plan | None,
         output_hidden_states: bool | None,
+        token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """The states of all tokens."""
         output: DepthwiseOutput = self.model(
-            input_ids, attention_mask, plan=plan, output_hidden_states=output_hidden_states, return_dict=True
+            input_ids,
+            attention_mask,
+            plan=plan,
+            output_hidden_states=output_hidden_states,
+            token_type_ids=token_type_ids,
+            return_dict=True,
         )
         return output
 

@@ -1,6 +1,7 @@
 """One block: mixer, attention over a source (decoders that have one), feed-forward; each a gated residual sub-block."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "tanh": torch.tanh,
 }
@@ -45,7 +47,7 @@ class Residual(nn.Module):
     def __init__(self, width: int, config: StackConfig) -> None:
         super().__init__()
         self.placement, self.dropout = config.norm, config.dropout
-        self.norm = None if config.norm == "none" else nn.LayerNorm(width)
+        self.norm = None if config.norm == "none" else nn.LayerNorm(width, eps=config.norm_epsilon)
 
     def enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """What the branch sees of x."""

@@ -18,7 +18,7 @@ class DepthwiseConfig(PreTrainedConfig):
 
     ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig`` options;
     after construction they hold every option, defaults included. All problems are reported at once. ``policy`` stays a
-    dictionary. Ids of special tokens default to fairseq's.
+    dictionary. Ids of special tokens default to fairseq's; an encoder alone needs none but that of padding.
     """
 
     model_type: ClassVar[str] = "depthwise"
@@ -29,6 +29,7 @@ class DepthwiseConfig(PreTrainedConfig):
         "depths",
         "encoder_last_hidden_state",
         "encoder_depths",
+        "pooler_output",
     ]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "width"}
     has_no_defaults_at_init: ClassVar[bool] = True
@@ -41,14 +42,19 @@ class DepthwiseConfig(PreTrainedConfig):
     tied_embeddings: str = "all"
     scale_embedding: bool = True
     position_offset: int = 0
+    embedding_width: int | None = None
+    embedding_norm: bool = False
+    token_types: int = 0
+    head_transform: str | None = None
     adaptive: dict[str, Any] | None = None
     pooling: str = "max_mean"
+    classifier_dropout: float = 0.0
     policy: dict[str, Any] | None = None
 
-    bos_token_id: int = 0
+    bos_token_id: int | None = 0
     pad_token_id: int = 1
-    eos_token_id: int = 2
-    decoder_start_token_id: int = 2
+    eos_token_id: int | None = 2
+    decoder_start_token_id: int | None = 2
     use_cache: bool = True
     tie_word_embeddings: bool = True
 
@@ -140,6 +146,8 @@ class DepthwiseConfig(PreTrainedConfig):
         sizes = [size for size in (self.vocab_size, self.source_vocab_size) if isinstance(size, int)]
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
+            if value is None and name != "pad_token_id" and self.encoder is not None and self.decoder is None:
+                continue
             if not isinstance(value, int):
                 problems.append(Problem(name, f"every model needs this id; give a number instead of {value!r}"))
             elif sizes and not 0 <= value < min(sizes):

@@ -11,7 +11,10 @@ Per position, with width d, C convolution channels, kernel width k, H kernel hea
 | average attention | 4 d f + 8 d^2 | 2 d |
 | attention over S source states | 4 d^2 + 4 S d, and 4 S d^2 once per sequence | |
 | feed-forward | 4 d f | |
-| head | 2 d V | |
+| head | 2 d V, or 2 d e + 2 e V behind a dense layer of width e | |
+| embedding of its own width e | 2 d e | |
+
+Layers that share a block cost as much as others. What a classifier does once per sequence is not counted.
 
 A position that has left still writes for those who run: 4 d^2 per skipped block of attention, the in-projection of a
 convolution. Norms, activations, softmax and embedding look-ups are not counted.
@@ -144,14 +147,17 @@ class ModelCost:
         return StackCost(self.options.decoder, self.options.width, has_source=self.options.encoder is not None)
 
     def embedding(self) -> Cost:
-        """Products of one embedded token: none, but for the projections of adaptive bands."""
-        return Cost(sum(2 * width * self.options.width for width, _ in self._bands()))
+        """Products of one embedded token: none, but for the projections of adaptive bands or of a width of its own."""
+        own = 0 if self.options.embedding_width is None else 2 * self.options.embedding_width * self.options.width
+        return Cost(own + sum(2 * width * self.options.width for width, _ in self._bands()))
 
     def head(self) -> Cost:
         """Scores of the whole vocabulary for one token."""
         width = self.options.width
         if self.options.adaptive is None:
-            return Cost(2 * width * self.options.vocab_size)
+            scored = self.options.embedding_width or width
+            is_plain = self.options.embedding_width is None and self.options.head_transform is None
+            return Cost(2 * scored * self.options.vocab_size + (0 if is_plain else 2 * width * scored))
         (_, first), *rest = self._bands()
         tails = sum(2 * band_width * (width + size) for band_width, size in rest)
         return Cost(2 * width * (first + len(rest)) + tails)

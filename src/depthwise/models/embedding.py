@@ -1,4 +1,4 @@
-"""From ids to the states that enter a stack: token embedding, scale, positions, dropout."""
+"""From ids to the states that enter a stack: token embedding, scale, positions, types, norm, dropout, projection."""
 
 import math
 from functools import lru_cache
@@ -16,23 +16,29 @@ class Embedding(nn.Module):
     """x = dropout(sqrt(D) * E[id] + position), zero positions on padding.
 
     Positions are counted over real tokens from ``position_offset`` on, so that padding on the left shifts nothing.
+    Where the options ask for it, the vector of the token's type joins the sum, a norm follows it, and all this has a
+    width of its own (which D then stands for) until a linear map after the dropout.
     """
 
     def __init__(self, options: ModelConfig, stack: StackConfig, num_types: int, padding: int | None) -> None:
         super().__init__()
-        self.scale = math.sqrt(options.width) if options.scale_embedding else 1.0
+        width = options.width if options.embedding_width is None else options.embedding_width
+        self.scale = math.sqrt(width) if options.scale_embedding else 1.0
         self.offset, self.dropout = options.position_offset, stack.dropout
         self.tokens: nn.Embedding | AdaptiveEmbedding = (
-            nn.Embedding(num_types, options.width, padding_idx=padding)
+            nn.Embedding(num_types, width, padding_idx=padding)
             if options.adaptive is None
             else AdaptiveEmbedding(num_types, options.width, options.adaptive, padding)
         )
         self.positions: SinusoidalPositions | nn.Embedding | None = None
         if stack.positions == "sinusoidal":
-            self.positions = SinusoidalPositions(options.width)
+            self.positions = SinusoidalPositions(width)
         elif stack.positions == "learned":
             assert stack.max_positions is not None
-            self.positions = nn.Embedding(stack.max_positions + options.position_offset, options.width)
+            self.positions = nn.Embedding(stack.max_positions + options.position_offset, width)
+        self.token_types = nn.Embedding(options.token_types, width) if options.token_types else None
+        self.norm = nn.LayerNorm(width, eps=stack.norm_epsilon) if options.embedding_norm else None
+        self.projection = None if options.embedding_width is None else nn.Linear(width, options.width)
 
     @property
     def num_types(self) -> int:
@@ -45,16 +51,25 @@ class Embedding(nn.Module):
         ids: Int[Tensor, "B T"],
         valid: Bool[Tensor, "B T"] | None = None,
         num_earlier: Int[Tensor, "B"] | None = None,
+        type_ids: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """States of these ids; ``num_earlier`` counts the real tokens of each row that came before them."""
+        """States of these ids; ``num_earlier`` counts the real tokens of each row that came before them.
+
+        Where there are types and no ``type_ids``, every token is of type 0.
+        """
         x = self.scale * self.tokens(ids)
         if self.positions is not None:
             x = x + self._positions(ids, valid, num_earlier, x.dtype)
-        return F.dropout(x, self.dropout, self.training)
+        if self.token_types is not None:
+            x = x + (self.token_types.weight[0] if type_ids is None else self.token_types(type_ids))
+        if self.norm is not None:
+            x = self.norm(x)
+        x = F.dropout(x, self.dropout, self.training)
+        return x if self.projection is None else self.projection(x)
 
     def _positions(
         self, ids: Tensor, valid: Tensor | None, num_earlier: Tensor | None, dtype: torch.dtype
-    ) -> Float[Tensor, "_b T D"]:
+    ) -> Float[Tensor, "_b T _e"]:
         assert self.positions is not None
         if valid is None:
             steps = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)

@@ -32,6 +32,7 @@ def greedy_decode(
     if isinstance(model, DepthwiseForSeq2SeqLM):
         assert model.model.encoder is not None
         mask = input_ids != config.pad_token_id if attention_mask is None else attention_mask
+        assert config.decoder_start_token_id is not None
         start = input_ids.new_full((input_ids.shape[0], 1), config.decoder_start_token_id)
         inputs = {"encoder_outputs": model.model.encoder(input_ids, mask), "attention_mask": mask}
         inputs["decoder_input_ids"] = start

@@ -62,5 +62,22 @@ def valid_tokens(
     return valid
 
 
+def check_token_types(type_ids: Tensor | None, ids: Int[Tensor, "B T"], num_token_types: int) -> None:
+    """Refuse types of tokens that the model does not have, or that do not stand beside the ids one by one."""
+    if type_ids is None:
+        return
+    if num_token_types == 0:
+        raise InputError("token_type_ids were given, but this model has no token types; leave them out")
+    if type_ids.shape != ids.shape:
+        raise InputError(f"token_type_ids has shape {tuple(type_ids.shape)} but its ids have shape {tuple(ids.shape)}")
+    if not _can_look_into(type_ids):
+        return
+    outside = (type_ids < 0) | (type_ids >= num_token_types)
+    if bool(outside.any()):
+        row, step = outside.nonzero()[0].tolist()
+        found = int(type_ids[row, step])
+        raise InputError(f"token_type_ids row {row} step {step} holds {found}, but token_types is {num_token_types}")
+
+
 def _can_look_into(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()

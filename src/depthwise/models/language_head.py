@@ -6,14 +6,32 @@ from torch.nn import functional as F
 
 from depthwise.config import ModelConfig
 from depthwise.models.adaptive import AdaptiveHead
+from depthwise.models.block import ACTIVATIONS
 from depthwise.shapes import Float, Int, Tensor
 
 
-class LanguageHead(nn.Linear):
-    """logits = W h without bias; W may be the embedding matrix."""
+class HeadTransform(nn.Module):
+    """norm(act(W h + b)): what BERT's head does to a state before it scores the vocabulary (Devlin et al. 2019)."""
 
-    def __init__(self, num_types: int, width: int) -> None:
-        super().__init__(width, num_types, bias=False)
+    def __init__(self, width: int, out_width: int, activation: str, norm_epsilon: float) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.dense = nn.Linear(width, out_width)
+        self.norm = nn.LayerNorm(out_width, eps=norm_epsilon)
+
+    def forward(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... _e"]:
+        return self.norm(self.activation(self.dense(hidden)))
+
+
+class LanguageHead(nn.Linear):
+    """logits = W t(h) + b; W may be the embedding matrix. Bias and ``transform`` t are there only on request."""
+
+    def __init__(self, num_types: int, width: int, *, bias: bool = False, transform: nn.Module | None = None) -> None:
+        super().__init__(width, num_types, bias=bias)
+        self.transform = transform
+
+    def forward(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        return super().forward(hidden if self.transform is None else self.transform(hidden))
 
     def log_prob(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         """Log-probabilities of the whole vocabulary, in float32 at least."""
@@ -39,16 +57,26 @@ class HasLanguageHead:
         return self.head
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        head = LanguageHead(value.out_features, value.in_features)
-        head.weight = value.weight
+        assert isinstance(self.head, LanguageHead)
+        transform, has_bias = self.head.transform, value.bias is not None
+        head = LanguageHead(value.out_features, value.in_features, bias=has_bias, transform=transform)
+        head.weight, head.bias = value.weight, value.bias
         self.head = head
 
 
 def build_head(options: ModelConfig) -> LanguageHead | AdaptiveHead:
     """The head that a model's options ask for."""
-    if options.adaptive is None:
-        return LanguageHead(options.vocab_size, options.width)
-    return AdaptiveHead(options.vocab_size, options.width, options.adaptive)
+    if options.adaptive is not None:
+        return AdaptiveHead(options.vocab_size, options.width, options.adaptive)
+    stack = options.decoder or options.encoder
+    assert stack is not None
+    width = options.embedding_width or options.width
+    transform: nn.Module | None = None
+    if options.head_transform is not None:
+        transform = HeadTransform(options.width, width, options.head_transform, stack.norm_epsilon)
+    elif options.embedding_width is not None:
+        transform = nn.Linear(options.width, width)
+    return LanguageHead(options.vocab_size, width, bias=options.head_transform is not None, transform=transform)
 
 
 def tied_weights(options: ModelConfig, head: str, side: str) -> dict[str, str]:

@@ -29,9 +29,10 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
         num_items_in_batch: Tensor | int | None = None,
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """Scores of the vocabulary at every position; ``labels`` are ``-100`` where nothing was masked."""
-        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
         logits = self.head(output.last_hidden_state)
         loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)

@@ -75,6 +75,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, LanguageHead):
             init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:

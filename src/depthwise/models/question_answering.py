@@ -33,13 +33,14 @@ class DepthwiseForQuestionAnswering(EncoderHead):
         num_items_in_batch: Tensor | int | None = None,
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """Scores (B, T, 2) of start and end at every token, lowest on padding.
 
         ``labels`` hold start and end of each row, ``-100`` where an answer lies outside; ``start_positions`` and
         ``end_positions`` are the same in two tensors.
         """
-        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
         assert input_ids is not None
         logits = self.pointers(output.last_hidden_state)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)

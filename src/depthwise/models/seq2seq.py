@@ -73,6 +73,7 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
 
     def prepare_decoder_input_ids_from_labels(self, labels: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
         """The target moved one step to the right behind the start token; ignored labels become padding."""
+        assert self.config.decoder_start_token_id is not None
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         earlier = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.config.pad_token_id)
         return torch.cat([start, earlier], dim=1)

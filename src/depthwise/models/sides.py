@@ -7,7 +7,7 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
-from depthwise.models.inputs import check_ids, valid_tokens
+from depthwise.models.inputs import check_ids, check_token_types, valid_tokens
 from depthwise.models.masked import run_masked
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.stack import Source, Stack
@@ -23,6 +23,7 @@ class Encoder(nn.Module):
         super().__init__()
         assert options.encoder is not None
         self.padding, self.max_positions = padding, options.encoder.max_positions
+        self.num_token_types = options.token_types
         self.embedding = Embedding(options, options.encoder, options.source_vocab_size or options.vocab_size, padding)
         self.stack = Stack(options.encoder, width=options.width, causal=False)
 
@@ -34,17 +35,19 @@ class Encoder(nn.Module):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens. Without a mask, tokens with the padding id are padding.
 
-        Transformers' ``generate`` passes the last two arguments; there are no attention weights to give, and the result
-        is always one output.
+        Transformers' ``generate`` passes ``output_attentions`` and ``return_dict``; there are no attention weights to
+        give, and the result is always one output.
         """
         if output_attentions:
             raise InputError("attention weights are not kept; leave output_attentions out")
         check_ids(input_ids, "input_ids", self.embedding.num_types, self.max_positions)
+        check_token_types(token_type_ids, input_ids, self.num_token_types)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
-        x = self.embedding(input_ids, valid)
+        x = self.embedding(input_ids, valid, type_ids=token_type_ids)
         keep = bool(output_hidden_states)
         if plan is None:
             output = self.stack.run_all(x, valid=valid, keep_hidden=keep)

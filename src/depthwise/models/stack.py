@@ -33,22 +33,25 @@ class StackOutput:
 
 
 class Stack(nn.Module):
-    """N blocks and, where the options ask for it, a last norm."""
+    """N layers and, where the options ask for it, a last norm.
+
+    ``layers`` holds the blocks: one for each layer, or fewer where layers share them.
+    """
 
     def __init__(self, config: StackConfig, *, width: int, causal: bool, has_source: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            Block(config, layer, width=width, causal=causal, has_source=has_source)
-            for layer in range(config.num_layers)
+            Block(config, layer, width=width, causal=causal, has_source=has_source) for layer in _first_uses(config)
         )
-        self.final_norm = nn.LayerNorm(width) if config.has_final_norm else None
+        self.block_of = None if config.shared_layers is None else [*map(config.block_of, range(config.num_layers))]
+        self.final_norm = nn.LayerNorm(width, eps=config.norm_epsilon) if config.has_final_norm else None
 
     @property
     def num_layers(self) -> int:
-        return len(self.layers)
+        return len(self.layers if self.block_of is None else self.block_of)
 
     def block(self, layer: int) -> Block:
-        block = self.layers[layer]
+        block = self.layers[layer if self.block_of is None else self.block_of[layer]]
         assert isinstance(block, Block)
         return block
 
@@ -116,3 +119,9 @@ class Stack(nn.Module):
     def normalized(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """A state as heads see it: after the last norm, where there is one."""
         return x if self.final_norm is None else self.final_norm(x)
+
+
+def _first_uses(config: StackConfig) -> list[int]:
+    """The layer in which each block first runs, which says how it is built; layers that share agree on that."""
+    blocks = [config.block_of(layer) for layer in range(config.num_layers)]
+    return [blocks.index(block) for block in dict.fromkeys(blocks)]

@@ -1,6 +1,7 @@
 """An encoder and one prediction per token: tagging."""
 
 from torch import nn
+from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
@@ -29,9 +30,12 @@ class DepthwiseForTokenClassification(EncoderHead):
         num_items_in_batch: Tensor | int | None = None,
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
+        token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per token; ``labels`` are ``-100`` where a token carries none."""
-        output = self.encode(input_ids, attention_mask, plan, output_hidden_states)
-        logits = self.classifier(output.last_hidden_state)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
+        assert output.last_hidden_state is not None
+        seen = F.dropout(output.last_hidden_state, self.config.classifier_dropout, self.training)
+        logits = self.classifier(seen)
         loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)
