@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from depthwise.data.answer_windows import AnswerCollator, AnswerWindow, WindowOptions, answer_windows
+from depthwise.data.answer_windows import AnswerCollator, AnswerWindow, WindowOptions, question_windows
 from depthwise.data.lines import LineReport
 from depthwise.data.rows import Rows
 from depthwise.data.squad import Answer, Question
@@ -56,7 +56,7 @@ def test_windows(kind: str, tokenizers: dict[str, PreTrainedTokenizerFast], data
     assert context[answer.start :].startswith(answer.text)
     options = WindowOptions(data.draw(st.integers(12, 60)), data.draw(st.integers(1, 30)), 8)
     tokenizer = tokenizers[kind]
-    rows = answer_windows([question(context, (answer,))], tokenizer, options, LineReport())
+    rows = question_windows([question(context, (answer,))], tokenizer, options, LineReport())
     body = tokenizer(context, add_special_tokens=False)["input_ids"]
     covered, whole = [], 0
     for number, row in enumerate(rows):
@@ -86,7 +86,7 @@ def test_by_hand() -> None:
     context = " ".join(["low"] * 3 + ["Zug"] * 2 + ["low"] * 3)
     answered = question(context, (Answer("Zug Zug", 12), Answer("low", 0)))
     report = LineReport()
-    rows = answer_windows([answered, question("low")], bert_like(), WindowOptions(9, 2, 2), report)
+    rows = question_windows([answered, question("low")], bert_like(), WindowOptions(9, 2, 2), report)
     low, zug = (4 + WORDS.index(word) for word in ("low", "Zug"))
     begin = [2, low, zug, 3]
     assert [row.ids.tolist() for row in rows] == [
@@ -99,26 +99,26 @@ def test_by_hand() -> None:
     assert [row.question for row in rows] == [0, 0, 0, 1]
     assert {row.null for row in rows} == {0}
     assert (report.num_kept, report.num_cut) == (2, 0)
-    unlabelled = answer_windows([answered], bert_like(), WindowOptions(9, 2, 2), LineReport(), labelled=False)
+    unlabelled = question_windows([answered], bert_like(), WindowOptions(9, 2, 2), LineReport(), labelled=False)
     assert [row.label for row in unlabelled] == [None] * 3
 
 
 def test_long_questions_lose_their_end() -> None:
     report = LineReport()
-    (row,) = answer_windows([question("low", (), "Zug low low")], bert_like(), WindowOptions(9, 2, 1), report)
+    (row,) = question_windows([question("low", (), "Zug low low")], bert_like(), WindowOptions(9, 2, 1), report)
     assert len(row.ids) == 5
     assert (report.num_kept, report.num_cut) == (1, 1)
 
 
 def test_the_null_position_without_a_first_special_token(tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
-    (row,) = answer_windows([question("low")], tokenizers["word"], WindowOptions(), LineReport())
+    (row,) = question_windows([question("low")], tokenizers["word"], WindowOptions(), LineReport())
     assert row.ids[row.null] == tokenizers["word"].eos_token_id
     assert (row.null, row.first) == (2, 3)
 
 
 def test_questions_without_pieces_are_left_out() -> None:
     report = LineReport()
-    rows = answer_windows(
+    rows = question_windows(
         [question("low", (), "\u2003"), question("\u2003"), question("low")], bert_like(), WindowOptions(), report
     )
     assert [row.question for row in rows] == [2]
@@ -131,8 +131,8 @@ def test_questions_without_pieces_are_left_out() -> None:
 
 def test_batches() -> None:
     rows = Rows(
-        answer_windows([question("low Zug", (Answer("Zug", 4),))], bert_like(), WindowOptions(), LineReport())
-        + answer_windows([question("low")], bert_like(), WindowOptions(), LineReport())
+        question_windows([question("low Zug", (Answer("Zug", 4),))], bert_like(), WindowOptions(), LineReport())
+        + question_windows([question("low")], bert_like(), WindowOptions(), LineReport())
     )
     assert rows.lengths().tolist() == [[7], [6]]
     batch = AnswerCollator(pad_id=0)([rows[0], rows[1], rows[~0]])
@@ -148,8 +148,8 @@ def test_errors() -> None:
     names = [problem.option for problem in caught.value.problems]
     assert names == ["max_tokens", "stride", "max_question_tokens", "max_question_tokens"]
     with pytest.raises(ConfigError, match="5 leaves no room for a context beside question and special tokens"):
-        answer_windows([], bert_like(), WindowOptions(5, 1, 2), LineReport())
+        question_windows([], bert_like(), WindowOptions(5, 1, 2), LineReport())
     bare = bert_like()
     bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")
     with pytest.raises(DataError, match="puts no special token before or between two texts"):
-        answer_windows([], bare, WindowOptions(), LineReport())
+        question_windows([], bare, WindowOptions(), LineReport())

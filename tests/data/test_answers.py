@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depthwise.data.answer_windows import AnswerWindow, WindowOptions, answer_windows
+from depthwise.data.answer_windows import AnswerWindow, WindowOptions, question_windows
 from depthwise.data.answers import AnswerOptions, Prediction, merged_answers
 from depthwise.data.lines import LineReport
 from depthwise.data.squad import Question
@@ -23,7 +23,7 @@ def questions_and_windows(
 ) -> tuple[list[Question], list[AnswerWindow]]:
     questions = [Question(f"q{n}", "two?", context, (), "f", 1) for n, context in enumerate(contexts)]
     options = WindowOptions(max_tokens, stride, 4)
-    return questions, answer_windows(questions, CHARACTERS, options, LineReport(), labelled=False)
+    return questions, question_windows(questions, CHARACTERS, options, LineReport(), labelled=False)
 
 
 def brute_force(

@@ -79,7 +79,7 @@ class AnswerCollator:
         return batch
 
 
-def answer_windows(
+def question_windows(
     questions: Iterable[Question],
     tokenizer: PreTrainedTokenizerBase,
     options: WindowOptions,
