@@ -127,6 +127,16 @@ def test_ngrams_do_not_reach_beyond_special_tokens() -> None:
     assert seen == {(), (0,), (1,), (3,), (0, 1)}
 
 
+def test_words_do_not_reach_beyond_special_tokens() -> None:
+    """What follows a special token is a word of its own even where it does not look like a beginning."""
+    ids, options = np.array([4, 5, 2, 5, 6]), MaskingOptions(rate=0.4, units="words")
+    seen = set()
+    for seed in range(100):
+        _, labels = mask_tokens(ids, VOCABULARY, options, np.random.default_rng(seed))
+        seen.add(tuple(np.flatnonzero(labels != IGNORED).tolist()))
+    assert seen == {(), (0, 1), (3, 4)}
+
+
 def rows_of(num: int) -> list[Row]:
     return [Row(number, (text_of(30, number).astype(np.uint16),), None) for number in range(num)]
 
