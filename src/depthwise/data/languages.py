@@ -1,7 +1,7 @@
 """One model for many pairs of languages: how often each is drawn, and how the model is told which language to write.
 
-The share of a pair among the examples drawn is p ∝ n^(1/T), with n examples and temperature T (Arivazhagan et al. 2019,
-section 4.2): 1 is as the data are, more favours small pairs, and infinity makes all equal.
+The share of a pair among the examples drawn is p ∝ n^(1/T), with n examples and temperature T (Arivazhagan et al.
+2019): 1 is as the data are, more favours small pairs, and infinity makes all equal.
 """
 
 import zlib
