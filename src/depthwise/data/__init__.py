@@ -2,15 +2,49 @@
 
 corpus → tokenizer → store → batches → tensors
 corpora, hub   tokenizers, codes   building, store, labels   batches   collate
+
+What single tasks need besides:
+
+language   running text in blocks or lines
+masking, sentence_pairs   masked language models, order of sentences
+conll, tags, word_pieces   tagging
+squad, answer_windows, answers   extractive question answering
+languages   translation between many languages
+references   summaries with several references
 """
 
+from depthwise.data.answer_windows import AnswerCollator, AnswerWindow, WindowOptions, question_windows
+from depthwise.data.answers import AnswerOptions, Prediction, merged_answers
 from depthwise.data.batches import BatchOptions, TokenBatches
 from depthwise.data.building import StoreOptions, build_store
 from depthwise.data.codes import tokenizer_from_codes, with_joiners
 from depthwise.data.collate import ClassificationCollator, Seq2SeqCollator
+from depthwise.data.conll import ConllColumns, TaggedSentence, tag_names
 from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
 from depthwise.data.hub import HubDataset
+from depthwise.data.language import (
+    BlockOptions,
+    LanguageCollator,
+    PlainText,
+    TokenBlocks,
+    TokenLines,
+    num_words,
+    without_special_names,
+)
+from depthwise.data.languages import (
+    DecoderLanguageCollator,
+    LanguageBatches,
+    LanguagePair,
+    LanguageStores,
+    add_language_tokens,
+    temperature_shares,
+)
 from depthwise.data.lines import BadLine, Example, LineReport, LineRules
+from depthwise.data.masking import MaskingCollator, MaskingOptions, MaskVocabulary
+from depthwise.data.references import JsonReferences
+from depthwise.data.rows import Rows
+from depthwise.data.sentence_pairs import PairOptions, SentencePairs
+from depthwise.data.squad import Answer, Question, SquadJson
 from depthwise.data.store import Row, TokenStore
 from depthwise.data.tokenizers import (
     TokenizerOptions,
@@ -20,33 +54,72 @@ from depthwise.data.tokenizers import (
     train_tokenizer,
     train_tokenizers,
 )
+from depthwise.data.word_pieces import TaggingCollator, WordAligner, WordPieceOptions, tagged_rows, tags_of_words
 
 __all__ = [
+    "Answer",
+    "AnswerCollator",
+    "AnswerOptions",
+    "AnswerWindow",
     "BadLine",
     "BatchOptions",
+    "BlockOptions",
     "ClassificationCollator",
+    "ConllColumns",
     "Corpus",
+    "DecoderLanguageCollator",
     "Example",
     "HubDataset",
     "JsonLines",
+    "JsonReferences",
     "LabelledText",
+    "LanguageBatches",
+    "LanguageCollator",
+    "LanguagePair",
+    "LanguageStores",
     "LineReport",
     "LineRules",
+    "MaskVocabulary",
+    "MaskingCollator",
+    "MaskingOptions",
+    "PairOptions",
     "ParallelText",
+    "PlainText",
+    "Prediction",
+    "Question",
     "Row",
+    "Rows",
+    "SentencePairs",
     "Seq2SeqCollator",
+    "SquadJson",
     "StoreOptions",
     "TabbedPairs",
+    "TaggedSentence",
+    "TaggingCollator",
     "TokenBatches",
+    "TokenBlocks",
+    "TokenLines",
     "TokenStore",
     "TokenizerOptions",
     "Tokenizers",
+    "WindowOptions",
+    "WordAligner",
+    "WordPieceOptions",
+    "add_language_tokens",
     "build_store",
     "load_tokenizer",
     "load_tokenizers",
+    "merged_answers",
     "num_texts_in",
+    "num_words",
+    "question_windows",
+    "tag_names",
+    "tagged_rows",
+    "tags_of_words",
+    "temperature_shares",
     "tokenizer_from_codes",
     "train_tokenizer",
     "train_tokenizers",
     "with_joiners",
+    "without_special_names",
 ]

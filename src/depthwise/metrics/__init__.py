@@ -10,24 +10,36 @@ from depthwise.metrics.bootstrap import (
     paired_bootstrap,
 )
 from depthwise.metrics.classification import accuracy, f1_binary, f1_macro, matthews, pearson, spearman
+from depthwise.metrics.entities import EntityReport, EntityScores, entity_counts, entity_report, f1_of_counts
 from depthwise.metrics.perplexity import Perplexity, perplexities, perplexity
+from depthwise.metrics.rouge import Rouge
 from depthwise.metrics.score import Score
+from depthwise.metrics.squad import AnswerScores, BestThreshold, best_null_threshold, squad_scores, squad_values
 
 __all__ = [
     "BLEU_VARIANTS",
+    "AnswerScores",
+    "BestThreshold",
     "Bleu",
     "Comparison",
+    "EntityReport",
+    "EntityScores",
     "Perplexity",
+    "Rouge",
     "SacreBleu",
     "Score",
     "SeedSummary",
     "TokenizedBleu",
     "accuracy",
+    "best_null_threshold",
     "chrf",
     "compare_bleu",
     "compare_means",
+    "entity_counts",
+    "entity_report",
     "f1_binary",
     "f1_macro",
+    "f1_of_counts",
     "matthews",
     "over_seeds",
     "paired_bootstrap",
@@ -35,4 +47,6 @@ __all__ = [
     "perplexities",
     "perplexity",
     "spearman",
+    "squad_scores",
+    "squad_values",
 ]

@@ -1,0 +1,224 @@
+"""One model for many pairs of languages: how often each is drawn, and how the model is told which language to write.
+
+The share of a pair among the examples drawn is p ∝ n^(1/T), with n examples and temperature T (Arivazhagan et al.
+2019): 1 is as the data are, more favours small pairs, and infinity makes all equal.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from depthwise.data.batches import BatchOptions, TokenBatches, _Plan
+from depthwise.data.collate import IGNORED, Seq2SeqCollator
+from depthwise.data.store import Row, TokenStore
+from depthwise.errors import ConfigError, DataError, Problem
+from depthwise.shapes import Tensor
+
+PLACEMENTS = ("source", "decoder", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePair:
+    """A direction of translation, spelled ``en-de``."""
+
+    source: str
+    target: str
+
+    @classmethod
+    def parse(cls, text: str) -> "LanguagePair":
+        """``en-de`` as source and target."""
+        source, _, target = text.partition("-")
+        if not source or not target or "-" in target:
+            raise ConfigError("languages", [Problem(text, "is no pair of languages; write it as en-de")])
+        return cls(source, target)
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+def language_token(language: str) -> str:
+    """What tells a model to write a language."""
+    return f"<2{language}>"
+
+
+def add_language_tokens(tokenizer: PreTrainedTokenizerBase, languages: Sequence[str]) -> dict[str, int]:
+    """Give a tokenizer a special token for every language, unless it has it, and tell their ids."""
+    names = [language_token(language) for language in languages]
+    known = tokenizer.get_vocab()
+    tokenizer.add_tokens([name for name in names if name not in known], special_tokens=True)
+    vocabulary = tokenizer.get_vocab()
+    return {language: vocabulary[name] for language, name in zip(languages, names, strict=True)}
+
+
+def temperature_shares(sizes: Sequence[int] | npt.NDArray[Any], temperature: float) -> npt.NDArray[np.float64]:
+    """pₗ = nₗ^(1/T) / Σ nₖ^(1/T)."""
+    if not temperature > 0:
+        raise ConfigError("languages", [Problem("temperature", f"{temperature} is not above 0")])
+    logs = np.log(np.asarray(sizes, np.float64)) / temperature
+    weights = np.exp(logs - logs.max())
+    return weights / weights.sum()
+
+
+class LanguageBatches(TokenBatches):
+    """A batch sampler over several pairs of languages, where every batch is of one pair.
+
+    ``lengths`` has those of each pair; examples are numbered through, pair by pair, as in ``LanguageStores``. An epoch
+    has as many batches as all pairs have together. With temperature 1 these are all examples, each once. Otherwise a
+    pair has its share of the epoch: a small one is gone through several times, each time in batches of its own, and of
+    a large one every epoch takes the next part. An epoch depends on seed and number only, and is shared by processes
+    and resumed like that of ``TokenBatches``. Where the order is not ``shuffled``, pairs come one after the other.
+    """
+
+    def __init__(
+        self,
+        lengths: Mapping[str, npt.NDArray[Any]],
+        options: BatchOptions,
+        temperature: float = 1.0,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not lengths:
+            raise DataError("there are no languages to batch; give at least one pair")
+        self.temperature = temperature
+        self.names = tuple(lengths)
+        tables = [table if table.ndim == 2 else table[:, None] for table in lengths.values()]
+        self._begins = np.cumsum([0, *(len(table) for table in tables)])
+        self._members = [_member(table, name, options) for name, table in zip(self.names, tables, strict=True)]
+        self.num_batches = dict(zip(self.names, self._apportioned(), strict=True))
+        """How many batches of each pair an epoch has."""
+        super().__init__(np.concatenate(tables), options, rank=rank, world_size=world_size)
+
+    def _note_too_long(self) -> None:
+        """The members have said so."""
+
+    def _apportioned(self) -> list[int]:
+        """Whole numbers of batches in proportion to the shares, by largest remainders, but at least one for each.
+
+        A share counts examples; with as many batches per example as a pair has, it becomes a share of batches.
+        """
+        available = np.array([member._num_batches for member in self._members])
+        examples = np.array([len(member._examples) for member in self._members])
+        weights = temperature_shares(examples, self.temperature) * available / examples
+        exact = weights / weights.sum() * available.sum()
+        whole = np.floor(exact + 1e-9).astype(int)
+        missing = int(available.sum() - whole.sum())
+        whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
+        return np.maximum(whole, 1).tolist()
+
+    def _digest(self) -> int:
+        return zlib.crc32(repr((self.names, self._begins.tolist(), self.temperature)).encode(), super()._digest())
+
+    def _planned(self, epoch: int) -> _Plan:
+        """The batches that are next in each pair, and the order of all of them."""
+        parts: list[npt.NDArray[np.int64]] = []
+        for member, name, begin in zip(self._members, self.names, self._begins[:-1], strict=True):
+            num = self.num_batches[name]
+            parts += [batch + begin for batch in _batches(member, epoch * num, num)]
+        bounds = np.cumsum([0, *map(len, parts)])
+        order = np.arange(len(parts))
+        if self.options.order == "shuffled":
+            order = np.random.default_rng([self.options.seed, epoch]).permutation(order)
+        return _Plan(np.concatenate(parts), bounds, order)
+
+
+def _member(table: npt.NDArray[Any], name: str, options: BatchOptions) -> TokenBatches:
+    """The batches of one pair, shuffled in a way of its own."""
+    try:
+        return TokenBatches(table, replace(options, seed=zlib.crc32(f"{options.seed} {name}".encode())))
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.int64]]:
+    """Batches ``first`` to ``first + num`` of a pair that is gone through again and again."""
+    found: list[npt.NDArray[np.int64]] = []
+    while num > 0:
+        turn, place = divmod(first, member._num_batches)
+        plan = member._planned(turn)
+        taken = plan.order[place : place + num]
+        found += [plan.examples[plan.bounds[which] : plan.bounds[which + 1]] for which in taken]
+        first, num = first + len(taken), num - len(taken)
+    return found
+
+
+class LanguageStores:
+    """The stores of several pairs as one data set, with the target language told as ``placement`` says.
+
+    ``source`` puts its token before the source text, and rows serve ``Seq2SeqCollator``. ``decoder`` puts it in place
+    of the decoder's start token: it is the label of a row, and rows serve ``DecoderLanguageCollator``. ``none`` says
+    nothing, for a single target language.
+    """
+
+    def __init__(self, stores: Mapping[str, TokenStore], tokens: Mapping[str, int], placement: str = "source") -> None:
+        pairs = {name: LanguagePair.parse(name) for name in stores}
+        targets = sorted({pair.target for pair in pairs.values()})
+        problems = []
+        if placement not in PLACEMENTS:
+            problems.append(Problem("placement", f'"{placement}" is none of {", ".join(PLACEMENTS)}'))
+        if placement == "none" and len(targets) > 1:
+            message = f'"none" does not tell {", ".join(targets)} apart; give source or decoder'
+            problems.append(Problem("placement", message))
+        if placement != "none" and (unknown := [target for target in targets if target not in tokens]):
+            problems.append(Problem("tokens", f"there is none for {', '.join(unknown)}; add language tokens"))
+        if problems:
+            raise ConfigError("languages", problems)
+        self.placement, self.names, self.stores = placement, tuple(stores), tuple(stores.values())
+        self._tokens = [tokens.get(pair.target) for pair in pairs.values()]
+        self._begins = np.cumsum([0, *map(len, self.stores)])
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def pair(self, index: int) -> str:
+        """The pair that an example is of."""
+        return self.names[self._which(~index if index < 0 else index)]
+
+    def __getitem__(self, index: int) -> Row:
+        number = ~index if index < 0 else index
+        if number >= len(self):
+            raise IndexError(f"example {number} of {len(self)}")
+        which = self._which(number)
+        row, token = self.stores[which][number - int(self._begins[which])], self._tokens[which]
+        texts, label = row.texts, None
+        if self.placement == "source":
+            texts = (np.concatenate([[token], texts[0]]).astype(np.int32), *texts[1:])
+        elif self.placement == "decoder":
+            label = token
+        return Row(number, texts, label, index < 0)
+
+    def lengths(self) -> dict[str, npt.NDArray[np.int32]]:
+        """How many ids every text of every pair has, the token of the language included, for ``LanguageBatches``."""
+        more = np.array([self.placement == "source", 0], np.int32)
+        return {
+            name: store.lengths() + more[: store.num_texts] for name, store in zip(self.names, self.stores, strict=True)
+        }
+
+    def _which(self, number: int) -> int:
+        return int(np.searchsorted(self._begins, number, side="right")) - 1
+
+
+@dataclass(frozen=True)
+class DecoderLanguageCollator:
+    """Like ``Seq2SeqCollator``, and ``decoder_input_ids`` that start with the token of the row's target language."""
+
+    pad_id: int
+    pad_to_multiple: int = 1
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        batch = Seq2SeqCollator(self.pad_id, self.pad_to_multiple)(rows)
+        starts = torch.tensor([[row.label] for row in rows], dtype=torch.int64)
+        if "labels" not in batch:
+            return {**batch, "decoder_input_ids": starts}
+        plain = Seq2SeqCollator(self.pad_id, self.pad_to_multiple)([replace(row, ignored=False) for row in rows])
+        earlier = plain["labels"][:, :-1]
+        return {
+            **batch,
+            "decoder_input_ids": torch.cat([starts, earlier.masked_fill(earlier == IGNORED, self.pad_id)], dim=1),
+        }

@@ -1,0 +1,237 @@
+"""Masking: rates, shares, whole words, n-grams, never special tokens, the same again from the same seed."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
+
+from depthwise.data.collate import IGNORED
+from depthwise.data.masking import (
+    UNITS,
+    MaskingCollator,
+    MaskingOptions,
+    MaskVocabulary,
+    beginnings_of_words,
+    mask_tokens,
+    ngram_shares,
+)
+from depthwise.data.store import Row
+from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
+from depthwise.errors import ConfigError, DataError
+
+SIZE, MASK = 50, 49
+SPECIAL = np.isin(np.arange(SIZE), [0, 1, 2, 3, MASK])
+BEGINS = np.arange(SIZE) % 3 == 1
+"""Ids 4, 7, 10, … begin a word."""
+VOCABULARY = MaskVocabulary(MASK, SPECIAL, BEGINS)
+Array = np.ndarray[Any, Any]
+
+
+def text_of(num_tokens: int, seed: int = 0) -> Array:
+    """Ordinary ids with special ones here and there."""
+    generator = np.random.default_rng(seed)
+    ids = generator.integers(4, MASK, num_tokens)
+    return np.where(generator.random(num_tokens) < 0.05, 2, ids)
+
+
+def words_of(ids: Array) -> list[list[int]]:
+    """Places of whole words, by a plain loop."""
+    words: list[list[int]] = []
+    for place, token in enumerate(ids.tolist()):
+        if SPECIAL[token]:
+            continue
+        if BEGINS[token] or place == 0 or SPECIAL[ids[place - 1]]:
+            words.append([])
+        words[-1].append(place)
+    return words
+
+
+@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize(("num_tokens", "rate"), [(400, 0.15), (9, 0.15), (3, 0.15), (40, 0.4)])
+def test_the_rate_is_what_is_asked_for(units: str, num_tokens: int, rate: float) -> None:
+    """Also on short texts, where rounding or passing over long words would show."""
+    ids, options = text_of(num_tokens), MaskingOptions(rate=rate, units=units)
+    num_ordinary = int((~SPECIAL[ids]).sum())
+    num_texts = 20_000 // num_tokens + 2000
+    counts = [
+        (mask_tokens(ids, VOCABULARY, options, np.random.default_rng(seed))[1] != IGNORED).sum()
+        for seed in range(num_texts)
+    ]
+    deviation = np.std(counts) / np.sqrt(num_texts)
+    assert abs(np.mean(counts) - rate * num_ordinary) < 4 * deviation + 1e-9
+    if units == "tokens":
+        assert set(counts) <= {int(rate * num_ordinary), int(rate * num_ordinary) + 1}
+
+
+@given(st.integers(0, 60), st.integers(0, 99), st.sampled_from(UNITS), st.floats(0.05, 0.9))
+def test_labels_are_what_stood_there(num_tokens: int, seed: int, units: str, rate: float) -> None:
+    ids, options = text_of(num_tokens, seed), MaskingOptions(rate=rate, units=units)
+    before = ids.copy()
+    inputs, labels = mask_tokens(ids, VOCABULARY, options, np.random.default_rng(seed))
+    chosen = labels != IGNORED
+    assert (ids == before).all()
+    assert (labels[chosen] == ids[chosen]).all()
+    assert (inputs[~chosen] == ids[~chosen]).all()
+    assert not SPECIAL[ids[chosen]].any()
+    assert not (SPECIAL & (np.arange(SIZE) != MASK))[inputs[chosen]].any()
+    if units != "tokens":
+        for word in words_of(ids):
+            assert len(set(chosen[word].tolist())) == 1
+
+
+def test_what_becomes_of_the_chosen() -> None:
+    ids = text_of(40_000)
+    inputs, labels = mask_tokens(ids, VOCABULARY, MaskingOptions(rate=0.5), np.random.default_rng(0))
+    chosen = labels != IGNORED
+    num = chosen.sum()
+    masked, kept = inputs[chosen] == MASK, inputs[chosen] == ids[chosen]
+    other = inputs[chosen][~masked & ~kept]
+    random = num * 0.1 * 44 / 45  # one in 45 random tokens is the one that stood there
+    assert abs(masked.sum() - 0.8 * num) < 4 * np.sqrt(num * 0.16)
+    assert abs(len(other) - random) < 4 * np.sqrt(num * 0.09)
+    counts = np.bincount(other, minlength=SIZE)
+    assert (counts[SPECIAL] == 0).all()
+    assert (counts[~SPECIAL] > 0.5 * random / 45).all()
+    everything = MaskingOptions(rate=0.5, mask_share=1.0, random_share=0.0)
+    inputs, labels = mask_tokens(ids, VOCABULARY, everything, np.random.default_rng(0))
+    assert (inputs[labels != IGNORED] == MASK).all()
+
+
+def test_the_lengths_of_ngrams() -> None:
+    """In a long text of words of one token, where few n-grams meet, runs are as long as p(n) says."""
+    assert ngram_shares(3) == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    ids = np.full(200_000, 4)
+    _, labels = mask_tokens(ids, VOCABULARY, MaskingOptions(rate=0.005, units="ngrams"), np.random.default_rng(1))
+    ends = np.flatnonzero(np.diff(np.concatenate([[0], labels != IGNORED, [0]])))
+    runs = Counter((ends[1::2] - ends[::2]).tolist())
+    total = sum(runs.values())
+    for length, share in zip((1, 2, 3), ngram_shares(3), strict=True):
+        assert abs(runs[length] / total - share) < 0.06
+    assert sum(runs[length] for length in runs if length > 3) < 0.05 * total
+
+
+def test_ngrams_do_not_reach_beyond_special_tokens() -> None:
+    """Two words, a special token, a word: the n-grams are these within either side."""
+    ids, options = np.array([4, 7, 2, 10, 2]), MaskingOptions(rate=0.3, units="ngrams", max_ngram=4)
+    seen = set()
+    for seed in range(300):
+        _, labels = mask_tokens(ids, VOCABULARY, options, np.random.default_rng(seed))
+        seen.add(tuple(np.flatnonzero(labels != IGNORED).tolist()))
+    assert seen == {(), (0,), (1,), (3,), (0, 1)}
+
+
+def test_words_do_not_reach_beyond_special_tokens() -> None:
+    """What follows a special token is a word of its own even where it does not look like a beginning."""
+    ids, options = np.array([4, 5, 2, 5, 6]), MaskingOptions(rate=0.4, units="words")
+    seen = set()
+    for seed in range(100):
+        _, labels = mask_tokens(ids, VOCABULARY, options, np.random.default_rng(seed))
+        seen.add(tuple(np.flatnonzero(labels != IGNORED).tolist()))
+    assert seen == {(), (0, 1), (3, 4)}
+
+
+def rows_of(num: int) -> list[Row]:
+    return [Row(number, (text_of(30, number).astype(np.uint16),), None) for number in range(num)]
+
+
+def collator(**options: Any) -> MaskingCollator:
+    return MaskingCollator(VOCABULARY, MaskingOptions(**options), pad_id=1)
+
+
+def test_static_and_dynamic() -> None:
+    rows = rows_of(4)
+    for dynamic in (False, True):
+        collate = collator(dynamic=dynamic)
+        first = collate(rows)["labels"]
+        assert torch.equal(collate(rows)["labels"], first)
+        assert torch.equal(collate(rows[::-1])["labels"], first.flip(0))
+        assert torch.equal(collate(rows[2:3])["labels"], first[2:3])
+        collate.set_epoch(1)
+        assert torch.equal(collate(rows)["labels"], first) == (not dynamic)
+        collate.set_epoch(0)
+        assert torch.equal(collate(rows)["labels"], first)
+        assert not torch.equal(collator(dynamic=dynamic, seed=1)(rows)["labels"], first)
+    same_text = [Row(number, rows[0].texts, None) for number in range(2)]
+    assert not torch.equal(*collator()(same_text)["labels"])
+
+
+def test_the_epoch_reaches_workers_that_are_running() -> None:
+    rows: Any = rows_of(2)
+    collate = collator()
+    loader = DataLoader(rows, batch_size=2, collate_fn=collate, num_workers=1, persistent_workers=True)
+    epochs = []
+    for epoch in (0, 1, 0):
+        collate.set_epoch(epoch)
+        epochs += [batch["labels"] for batch in loader]
+    assert torch.equal(epochs[0], epochs[2])
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_batches() -> None:
+    short, long = Row(0, (np.array([5, 2]),), 1), Row(1, (np.array([5, 6, 7, 2]),), 0, ignored=True)
+    batch = collator(rate=0.9)([short, long])
+    assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert batch["input_ids"][0, 2:].tolist() == [1, 1]
+    assert batch["labels"][0, 1:].tolist() == [IGNORED] * 3
+    assert batch["labels"][1].tolist() == [IGNORED] * 4
+    assert batch["sentence_order_label"].tolist() == [1, IGNORED]
+    assert "sentence_order_label" not in collator()(rows_of(1))
+
+
+def word_piece() -> PreTrainedTokenizerFast:
+    names = ["[UNK]", "[MASK]", "low", "##er", "er"]
+    tokenizer = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", mask_token="[MASK]")
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    names = ["<mask>", "Ġ", "l", "o", "Ġl", "Ġlo"]
+    tokenizer = Tokenizer(models.BPE({name: n for n, name in enumerate(names)}, [("Ġ", "l"), ("Ġl", "o")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="<mask>")
+
+
+def test_where_words_begin() -> None:
+    assert beginnings_of_words(word_piece()).tolist() == [True, True, True, False, True]
+    assert beginnings_of_words(byte_level()).tolist() == [False, True, False, False, True, True]
+    texts = ["low lower lowest new newer"] * 3
+    for kind in ("bpe", "unigram"):
+        tokenizer = train_tokenizer(texts, TokenizerOptions(kind, 18, mask_token=True))
+        ids = np.array(tokenizer("lowest newer low", add_special_tokens=False)["input_ids"])
+        starts = beginnings_of_words(tokenizer)[ids]
+        assert starts.sum() == 3
+        assert len(ids) > 3
+        assert tokenizer.convert_ids_to_tokens(ids[starts].tolist())[0].startswith("▁")
+    word = train_tokenizer(texts, TokenizerOptions("word", 40, mask_token=True))
+    assert beginnings_of_words(word).all()
+
+
+def test_the_vocabulary_of_a_tokenizer() -> None:
+    tokenizer = train_tokenizer(["low lower"], TokenizerOptions("bpe", 40, mask_token=True))
+    vocabulary = MaskVocabulary.of(tokenizer)
+    assert vocabulary.mask_id == len(tokenizer) - 1
+    assert np.flatnonzero(vocabulary.special).tolist() == [0, 1, 2, 3, vocabulary.mask_id]
+    assert vocabulary.begins_word is None
+    assert MaskVocabulary.of(tokenizer, "words").begins_word is not None
+    with pytest.raises(ConfigError, match="words needs to know where words begin"):
+        MaskingCollator(vocabulary, MaskingOptions(units="words"), 1)
+
+
+def test_errors() -> None:
+    with pytest.raises(DataError, match="the tokenizer has no mask token; train one with mask_token=true"):
+        MaskVocabulary.of(train_tokenizer(["a"], TokenizerOptions("char", 20)))
+    for kind in ("char", "byte"):
+        tokenizer = train_tokenizer(["a"], TokenizerOptions(kind, 20, mask_token=True))
+        with pytest.raises(DataError, match="does not mark where words begin"):
+            MaskVocabulary.of(tokenizer, "words")
+    with pytest.raises(ConfigError) as caught:
+        MaskingOptions(rate=1.0, units="letters", max_ngram=0, mask_share=0.95, seed=-1)
+    names = [problem.option for problem in caught.value.problems]
+    assert names == ["rate", "units", "max_ngram", "mask_share", "seed"]
