@@ -67,7 +67,7 @@ def test_every_batch_is_of_one_language_and_within_the_budget(
 ) -> None:
     sampler = LanguageBatches(lengths, options, temperature)
     batches, languages = epoch_of(sampler, epoch), named(lengths)
-    assert len(batches) == len(sampler) == sum(sampler.num_batches.values())
+    assert len(batches) == len(sampler) == sum(sampler.batches_by_pair.values())
     drawn = Counter()
     all_lengths = np.concatenate(list(lengths.values()))
     for batch in batches:
@@ -75,7 +75,7 @@ def test_every_batch_is_of_one_language_and_within_the_budget(
         drawn[language] += 1
         assert len(batch) == len(set(batch)) <= (options.max_rows or np.inf)
         assert len(batch) == 1 or len(batch) * all_lengths[batch].max() <= (options.max_tokens or 0)
-    assert drawn == sampler.num_batches
+    assert drawn == sampler.batches_by_pair
     assert epoch_of(LanguageBatches(lengths, options, temperature), epoch) == batches
 
 

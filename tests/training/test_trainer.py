@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from depthwise.config import recipe_yaml
-from depthwise.errors import BackendUnavailable, ConfigError, DataError, TrainingError
+from depthwise.errors import BackendUnavailable, CheckpointError, ConfigError, DataError, TrainingError
 from depthwise.training.averaging import average_weights
 from depthwise.training.checkpoints import checkpoints, update_of
 from depthwise.training.run import num_updates, train
@@ -215,3 +215,20 @@ def test_how_long_a_training_takes(classification: dict[str, Any]) -> None:
     assert num_updates(recipe_of(classification, max_updates=7), 100) == 7
     assert num_updates(recipe_of(classification, max_updates=None, max_epochs=2.5, accumulate=3), 100) == 83
     assert num_updates(recipe_of(classification, max_updates=50, max_epochs=0.1), 100) == 10
+
+
+def test_a_run_begins_with_the_weights_of_another(classification: dict[str, Any], tmp_path: Path) -> None:
+    train(recipe_of(classification, max_updates=4), tmp_path / "first")
+    (tmp_path / "train.tsv").write_text("warm\tred warm\ncold\tcold blue\n" * 10)
+    (tmp_path / "valid.tsv").write_text("warm\twarm\ncold\tcold\n")
+    further = {**classification, "model": {"from": str(tmp_path / "first"), "encoder": {"dropout": 0.0}}}
+    frozen = {"optimizer": {"kind": "adam", "lr": 1e-12}}
+    train(recipe_of(further, max_updates=1, **frozen), tmp_path / "second")
+    ours, theirs = weights(tmp_path / "second"), weights(tmp_path / "first")
+    for name in ours:
+        if "classifier" not in name:  # two classes instead of three
+            torch.testing.assert_close(ours[name], theirs[name])
+    tokenizers = [(tmp_path / run / "tokenizer.json").read_text() for run in ("first", "second")]
+    assert json.loads(tokenizers[0])["model"] == json.loads(tokenizers[1])["model"]
+    with pytest.raises(CheckpointError, match="is no folder"):
+        train(recipe_of({**classification, "model": {"from": "nowhere"}}, max_updates=1), tmp_path / "third")

@@ -29,11 +29,11 @@ def info(
     if not Path(model).exists():
         preset(model)  # a misspelt name is reported before anything heavy is loaded
 
-    from depthwise.kernels.backend import pick
+    from depthwise.kernels.backend import describe
 
     console = Console()
     console.print(_parts(_config(model), length))
-    console.print(f"kernel back end: {pick('auto')}")
+    console.print(f"kernel back end: {describe()}")
 
 
 def _config(name: str) -> "DepthwiseConfig":

@@ -8,8 +8,12 @@ import typer
 
 from depthwise.cli.convert import convert
 from depthwise.cli.demo import demo
+from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
+from depthwise.cli.predict import predict
+from depthwise.cli.recipes import recipes
 from depthwise.cli.train import train
+from depthwise.cli.tune import tune
 from depthwise.errors import DepthwiseError
 
 app = typer.Typer(
@@ -21,7 +25,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(tune)
+app.command()(evaluate)
+app.command()(predict)
 app.command()(info)
+app.command()(recipes)
 app.command()(train)
 app.add_typer(convert, name="convert")
 

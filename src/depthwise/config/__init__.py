@@ -17,6 +17,7 @@ from depthwise.config.model import (
 from depthwise.config.parsing import nearest
 from depthwise.config.presets import PRESETS, preset, preset_names
 from depthwise.config.recipe import (
+    PRETRAINED,
     DataConfig,
     EvaluationConfig,
     Recipe,
@@ -49,6 +50,7 @@ __all__ = [
     "POOLINGS",
     "POSITIONS",
     "PRESETS",
+    "PRETRAINED",
     "TIED_EMBEDDINGS",
     "AdaptiveConfig",
     "BuiltIn",

@@ -156,7 +156,11 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that decides a run. ``model`` is a ``preset`` or a ``size``, and any options of the model over it."""
+    """All that decides a run.
+
+    ``model`` is a ``preset``, a ``size`` or ``from`` another run, whose weights and tokenizer are then the beginning,
+    and any options of the model over it.
+    """
 
     task: str
     seed: int = 1
@@ -169,6 +173,9 @@ class Recipe:
 
 
 SIZES = ("auto", "tiny", "small", "base")
+PRETRAINED = "from"
+ORIGINS = ("preset", "size", PRETRAINED)
+"""What the options of a model are based on: one of these, or nothing."""
 
 
 def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
@@ -186,7 +193,7 @@ def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
 
 def model_options(model: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a recipe's model: those of its preset, changed by those beside it."""
-    beside = {name: value for name, value in model.items() if name not in ("preset", "size")}
+    beside = {name: value for name, value in model.items() if name not in ORIGINS}
     if "preset" not in model:
         return beside
     return merged(asdict(preset(model["preset"])), beside)
@@ -251,15 +258,18 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
     size = recipe.model.get("size")
     if size is not None and (message := choice(SIZES, size) if isinstance(size, str) else "expected text"):
         yield Problem("model.size", message)
-    if size is not None and "preset" in recipe.model:
-        yield Problem("model.size", "is given beside model.preset; give one of them")
+    given = [name for name in ORIGINS if name in recipe.model]
+    if len(given) > 1:
+        yield Problem(f"model.{given[1]}", f"is given beside model.{given[0]}; give one of them")
         return
+    if PRETRAINED in given and not isinstance(recipe.model[PRETRAINED], str):
+        yield Problem(f"model.{PRETRAINED}", f"expected the folder of a run, got {shown(recipe.model[PRETRAINED])}")
     try:
         options = model_options(recipe.model)
     except ConfigError:
         yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
         return
-    if size is not None:
+    if size is not None or PRETRAINED in given:
         options = merged(_PLACEHOLDER, options)
     adaptive = options.get("adaptive")
     cutoffs = adaptive.get("cutoffs") if isinstance(adaptive, Mapping) else None

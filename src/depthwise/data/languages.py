@@ -91,7 +91,7 @@ class LanguageBatches(TokenBatches):
         tables = [table if table.ndim == 2 else table[:, None] for table in lengths.values()]
         self._begins = np.cumsum([0, *(len(table) for table in tables)])
         self._members = [_member(table, name, options) for name, table in zip(self.names, tables, strict=True)]
-        self.num_batches = dict(zip(self.names, self._apportioned(), strict=True))
+        self.batches_by_pair = dict(zip(self.names, self._apportioned(), strict=True))
         """How many batches of each pair an epoch has."""
         super().__init__(np.concatenate(tables), options, rank=rank, world_size=world_size)
 
@@ -103,7 +103,7 @@ class LanguageBatches(TokenBatches):
 
         A share counts examples; with as many batches per example as a pair has, it becomes a share of batches.
         """
-        available = np.array([member._num_batches for member in self._members])
+        available = np.array([member.num_batches for member in self._members])
         examples = np.array([len(member._examples) for member in self._members])
         weights = temperature_shares(examples, self.temperature) * available / examples
         exact = weights / weights.sum() * available.sum()
@@ -119,7 +119,7 @@ class LanguageBatches(TokenBatches):
         """The batches that are next in each pair, and the order of all of them."""
         parts: list[npt.NDArray[np.int64]] = []
         for member, name, begin in zip(self._members, self.names, self._begins[:-1], strict=True):
-            num = self.num_batches[name]
+            num = self.batches_by_pair[name]
             parts += [batch + begin for batch in _batches(member, epoch * num, num)]
         bounds = np.cumsum([0, *map(len, parts)])
         order = np.arange(len(parts))
@@ -140,7 +140,7 @@ def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.
     """Batches ``first`` to ``first + num`` of a pair that is gone through again and again."""
     found: list[npt.NDArray[np.int64]] = []
     while num > 0:
-        turn, place = divmod(first, member._num_batches)
+        turn, place = divmod(first, member.num_batches)
         plan = member._planned(turn)
         taken = plan.order[place : place + num]
         found += [plan.examples[plan.bounds[which] : plan.bounds[which + 1]] for which in taken]

@@ -7,15 +7,15 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from depthwise.data import BatchOptions, LineReport, TokenBatches, TokenStore
+from depthwise.data import BatchOptions, LineReport, TokenBatches
 from depthwise.errors import ConfigError, Problem
 from depthwise.shapes import Tensor
-from depthwise.tasks import Prediction, Task
+from depthwise.tasks import Examples, Prediction, Task
 
 
 @torch.no_grad()
 def validate(
-    task: Task, model: PreTrainedModel, store: TokenStore, *, batch_tokens: int, rank: int = 0, world_size: int = 1
+    task: Task, model: PreTrainedModel, store: Examples, *, batch_tokens: int, rank: int = 0, world_size: int = 1
 ) -> tuple[dict[str, float], int]:
     """The totals of a task over a store (``loss`` among them), and how many items they are over, of this process.
 

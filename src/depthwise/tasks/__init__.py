@@ -1,12 +1,13 @@
 """What is learned from which data: how text becomes batches, batches become a loss, and outputs become predictions."""
 
-from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
 __all__ = [
     "TASKS",
+    "Examples",
     "Losses",
     "Prediction",
     "Task",

@@ -11,15 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from depthwise.config import ModelConfig, Recipe, as_dict, model_options, with_vocabulary
-from depthwise.data import Corpus, Example, LineRules, Row, StoreOptions, Tokenizers, TokenStore, build_store
-from depthwise.errors import ConfigError, DataError, Problem
+from depthwise.config import PRETRAINED, ModelConfig, Recipe, as_dict, model_options, with_vocabulary
+from depthwise.data import (
+    BatchOptions,
+    Corpus,
+    Example,
+    LineReport,
+    LineRules,
+    Row,
+    StoreOptions,
+    TokenBatches,
+    Tokenizers,
+    TokenStore,
+    build_store,
+)
+from depthwise.errors import CheckpointError, ConfigError, DataError, Problem
 from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -28,6 +40,22 @@ from depthwise.tasks.encoding import shortened
 from depthwise.tasks.sources import SPLITS
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
+DEFAULT_BATCH_TOKENS = 4096
+
+
+class Examples(Protocol):
+    """The examples of a split, ready to be collated: a ``TokenStore``, or what a task makes of one.
+
+    ``examples[~i]`` is example i to be ignored, which fills a step that has none left for some process.
+    """
+
+    @property
+    def report(self) -> LineReport:
+        """What was left out on the way."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
 
 
 class Losses(NamedTuple):
@@ -60,6 +88,8 @@ class Task(ABC):
 
     kind: ClassVar[str]
     """Its name in recipes."""
+    item: ClassVar[str] = "tokens"
+    """What its losses are counted by."""
     model_class: ClassVar[type[DepthwisePreTrainedModel]]
     metric: ClassVar[str]
     """What decides which checkpoint is best, unless the recipe says otherwise."""
@@ -91,6 +121,10 @@ class Task(ABC):
         given = self.recipe.data.cache or os.environ.get(CACHE_VARIABLE)
         return Path(given) if given else Path.home() / ".cache" / "depthwise"
 
+    def examples(self, split: str) -> Examples:
+        """What training and validation go through."""
+        return self.store(split)
+
     def store(self, split: str) -> TokenStore:
         """The tokenised examples of a split, from the cache if they were tokenised before."""
         corpus = self.corpus(split)
@@ -105,9 +139,22 @@ class Task(ABC):
     def _tokenizers_of(self, corpus: Corpus) -> Sequence[PreTrainedTokenizerBase]:
         """The tokenizer of each text of an example."""
 
-    def lengths(self, store: TokenStore) -> npt.NDArray[np.int32]:
+    def lengths(self, examples: Any) -> npt.NDArray[np.int32]:
         """What batches are measured by: the length of each text that the model sees by itself."""
-        return store.lengths()
+        found: npt.NDArray[np.int32] = examples.lengths()
+        return found
+
+    def batches(self, examples: Examples, *, rank: int = 0, world_size: int = 1) -> TokenBatches:
+        """The batches of training, those of this process if there are several."""
+        training = self.recipe.training
+        tokens = training.batch_tokens
+        if tokens is None and training.batch_rows is None:
+            tokens = DEFAULT_BATCH_TOKENS
+        options = BatchOptions(max_tokens=tokens, max_rows=training.batch_rows, seed=self.recipe.seed)
+        return TokenBatches(self.lengths(examples), options, rank=rank, world_size=world_size)
+
+    def set_epoch(self, examples: Examples, epoch: int) -> None:  # noqa: B027 (most tasks have nothing to draw)
+        """What is drawn anew for every epoch, such as masks, follows from its number."""
 
     @property
     @abstractmethod
@@ -140,12 +187,30 @@ class Task(ABC):
         return {}
 
     def new_model(self) -> DepthwisePreTrainedModel:
-        """A model with fresh weights, drawn from torch's generator."""
-        return self.model_class(self.model_config())
+        """A model to be trained: with fresh weights, or with those of another run as far as they go."""
+        config = self.model_config()
+        if PRETRAINED not in self.recipe.model:
+            return self.model_class(config)
+        folder = self.recipe.model[PRETRAINED]
+        try:
+            loaded, info = self.model_class.from_pretrained(
+                folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
+        other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+        unlike = sorted(name for name in (*other, *info["missing_keys"]) if name.startswith("model."))
+        if unlike:
+            raise CheckpointError(f"{folder} holds another model: {unlike[0]} is missing or has another shape there")
+        assert isinstance(loaded, DepthwisePreTrainedModel)
+        return loaded
 
     def resolved(self) -> Recipe:
         """The recipe with everything written out that the data decided."""
         model = {name: value for name, value in as_dict(self.options).items() if name not in _FROM_TOKENIZERS}
+        if PRETRAINED in self.recipe.model:
+            model[PRETRAINED] = self.recipe.model[PRETRAINED]
         return replace(self.recipe, model=model)
 
     # Learning

@@ -1,12 +1,13 @@
 """From a recipe, or from the folder of a run, to a task."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from transformers import AutoConfig
 
-from depthwise.config import Recipe, as_dict, load_recipe
+from depthwise.config import PRETRAINED, Recipe, as_dict, load_recipe, merged
 from depthwise.data import (
     Corpus,
     LineReport,
@@ -37,7 +38,7 @@ def open_task(recipe: Recipe, folder: Path) -> Task:
     What the recipe leaves open is decided by the training data: sizes, and a tokenizer that is trained on it.
     """
     corpus = _training_corpus(recipe)
-    recipe = sized(recipe, _facts(corpus, recipe))
+    recipe = sized(_with_pretrained(recipe), _facts(corpus, recipe))
     if (folder / "tokenizer_config.json").is_file():
         tokenizers = load_tokenizers(folder)
     else:
@@ -87,6 +88,15 @@ def run_recipe(folder: Path) -> Recipe:
     if name not in by_model:
         raise CheckpointError(f"{folder} holds a {name or 'model without a head'}, for which there is no task")
     return Recipe(task=by_model[name], model=as_dict(config.options))
+
+
+def _with_pretrained(recipe: Recipe) -> Recipe:
+    """The options and the tokenizer of the run that a model is taken from, as far as the recipe leaves them open."""
+    if PRETRAINED not in recipe.model:
+        return recipe
+    folder = recipe.model[PRETRAINED]
+    model = merged(as_dict(run_config(Path(folder)).options), recipe.model)
+    return replace(recipe, model=model, tokenizer=replace(recipe.tokenizer, path=recipe.tokenizer.path or folder))
 
 
 def _training_corpus(recipe: Recipe) -> Corpus:

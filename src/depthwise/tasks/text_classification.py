@@ -41,6 +41,7 @@ class TextClassification(Task):
     """
 
     kind = "text_classification"
+    item = "examples"
     model_class = DepthwiseForSequenceClassification
     too_long = "cut"
 
@@ -86,8 +87,8 @@ class TextClassification(Task):
         limit = None if options.max_tokens is None else max(2, options.max_tokens // self.num_inputs)
         return replace(options, max_tokens=limit, label_kind=self.recipe.data.labels, label_names=names)
 
-    def lengths(self, store: TokenStore) -> npt.NDArray[np.int32]:
-        return store.lengths().sum(axis=1, keepdims=True)
+    def lengths(self, examples: TokenStore) -> npt.NDArray[np.int32]:
+        return examples.lengths().sum(axis=1, keepdims=True)
 
     @property
     def max_tokens(self) -> int | None:

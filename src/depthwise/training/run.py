@@ -20,7 +20,6 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
-from depthwise.data import BatchOptions, TokenBatches, TokenStore
 from depthwise.errors import BackendUnavailable, CheckpointError, TrainingError
 from depthwise.tasks import Task, open_task
 from depthwise.training.averaging import average_weights
@@ -36,7 +35,6 @@ MAY_CHANGE = {
     *("select", "average", "workers", "threads", "device", "gradient_norms"),
 }
 """Options of training that may differ when a run goes on."""
-DEFAULT_BATCH_TOKENS = 4096
 log = logging.getLogger(__name__)
 
 
@@ -144,7 +142,9 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
             log.warning("%s: %s", name, of.report.summary())
     checkpoint = newest_whole(folder)
     progress = Progress(**progress_of(checkpoint)) if checkpoint is not None else Progress()
-    batches = _batches(task, store, progress)
+    batches = task.batches(store)
+    if progress.data:
+        batches.load_state_dict(progress.data)
     max_updates = num_updates(task.recipe, len(batches))
     set_seed(task.recipe.seed)
     model = task.new_model()
@@ -162,7 +162,7 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
         progress=progress,
         interrupt=interrupt,
     )
-    display = Display(lambda: trainer.num_items_done, "examples" if task.kind == "text_classification" else "tokens")
+    display = Display(lambda: trainer.num_items_done, task.item)
     trainer.add_callback(display)
     trainer.go_on_from(done)
     if done < max_updates and not stopped_early:
@@ -178,18 +178,6 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
         return replace(result, interrupted=interrupt.number)
     _write_model(task, model, trainer, result)
     return result
-
-
-def _batches(task: Task, store: TokenStore, progress: Progress) -> TokenBatches:
-    training = task.recipe.training
-    tokens = training.batch_tokens
-    if tokens is None and training.batch_rows is None:
-        tokens = DEFAULT_BATCH_TOKENS
-    options = BatchOptions(max_tokens=tokens, max_rows=training.batch_rows, seed=task.recipe.seed)
-    batches = TokenBatches(task.lengths(store), options)
-    if progress.data:
-        batches.load_state_dict(progress.data)
-    return batches
 
 
 def num_updates(recipe: Recipe, num_batches: int) -> int:

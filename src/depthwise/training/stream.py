@@ -1,11 +1,14 @@
 """Batches without end: one epoch after the other, from wherever a run stood."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from depthwise.data import TokenBatches
+from depthwise.shapes import Tensor
+from depthwise.tasks import Examples, Task
 
 
 @dataclass(frozen=True)
@@ -22,20 +25,22 @@ class Place:
         return self.epoch + self.position / self.size
 
 
-class BatchStream(Sampler[list[int]]):
-    """The batches of this process, from the place of ``batches`` on.
+class BatchStream(Sampler[list[tuple[int, int]]]):
+    """The batches of this process, from the place of ``batches`` on, as numbers of epochs and examples.
 
     It has no length. Since workers take batches ahead of time, the place is not where the sampler is but follows from
-    how many steps were trained on.
+    how many steps were trained on; for the same reason every example says which epoch it is taken for.
     """
 
     def __init__(self, batches: TokenBatches) -> None:
         self.batches = batches
         self._state = batches.state_dict()
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         while True:
-            yield from self.batches
+            epoch = self.batches.epoch
+            for batch in self.batches:
+                yield [(epoch, index) for index in batch]
 
     def place(self, num_steps: int) -> Place:
         """Where the data stands after that many steps of every process since this stream began."""
@@ -51,3 +56,22 @@ class BatchStream(Sampler[list[int]]):
         """What ``TokenBatches.load_state_dict`` needs to go on from there, with any number of processes."""
         place = self.place(num_steps)
         return {**self._state, "epoch": place.epoch, "position": place.position}
+
+
+class EpochRows(Dataset[Any]):
+    """Examples for a ``DataLoader`` whose keys name an epoch too, and the batches that they make.
+
+    What is drawn anew in every epoch, such as masks, depends on the epoch alone and not on when a worker draws it.
+    """
+
+    def __init__(self, examples: Examples, task: Task) -> None:
+        self.examples, self.task = examples, task
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Any]:
+        epoch, index = key
+        self.task.set_epoch(self.examples, epoch)
+        return epoch, self.examples[index]
+
+    def collate(self, rows: Sequence[tuple[int, Any]]) -> dict[str, Tensor]:
+        self.task.set_epoch(self.examples, rows[0][0])
+        return self.task.collate([row for _, row in rows])

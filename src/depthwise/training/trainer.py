@@ -30,11 +30,10 @@ from transformers import (
     TrainingArguments,
 )
 
-from depthwise.data import TokenStore
 from depthwise.errors import CheckpointError, TrainingError
 from depthwise.evaluation.validation import score_split, validate, validation_metrics
 from depthwise.shapes import Tensor
-from depthwise.tasks import Task
+from depthwise.tasks import Examples, Task
 from depthwise.training.checkpoints import PROGRESS, clear_away, replace_text, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.interrupts import Interrupt
@@ -42,7 +41,7 @@ from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
 from depthwise.training.schedules import build_schedule
-from depthwise.training.stream import BatchStream
+from depthwise.training.stream import BatchStream, EpochRows
 
 
 @dataclass
@@ -70,8 +69,8 @@ class DepthwiseTrainer(Trainer):
         arguments: TrainingArguments,
         *,
         stream: BatchStream,
-        train: TokenStore,
-        valid: TokenStore | None,
+        train: Examples,
+        valid: Examples | None,
         progress: Progress,
         interrupt: Interrupt,
         callbacks: list[TrainerCallback] | None = None,
@@ -106,10 +105,11 @@ class DepthwiseTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         training, on_gpu = self.task.recipe.training, self.args.device.type != "cpu"
         workers = (2 if on_gpu else 0) if training.workers is None else training.workers
+        rows = EpochRows(self.train_store, self.task)
         return DataLoader(
-            self.train_store,  # type: ignore[arg-type]
+            rows,
             batch_sampler=self.stream,
-            collate_fn=self.task.collate,
+            collate_fn=rows.collate,
             num_workers=workers,
             prefetch_factor=8 if workers else None,
             pin_memory=on_gpu,

@@ -1,0 +1,150 @@
+"""``depthwise evaluate``: how good runs are on a split of their data, and what that costs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from depthwise.cli.run_arguments import (
+    Device,
+    DeviceOption,
+    Precision,
+    PrecisionOption,
+    Split,
+    paths_and_changes,
+    quieten,
+)
+
+if TYPE_CHECKING:
+    from depthwise.evaluation import Contest, Evaluation, Seeds
+
+MEBIBYTE = 1 << 20
+
+
+def evaluate(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(help="Run folders, and changes such as data.test=FILE.", metavar="RUN... [KEY=VALUE...]"),
+    ],
+    split: Annotated[Split, typer.Option(help="Which part of the data.")] = Split.test,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Score these predictions, one on each line, instead of the model's.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE")
+    ] = None,
+    depth: Annotated[
+        str, typer.Option(help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N")
+    ] = "full",
+    device: DeviceOption = Device.auto,
+    precision: PrecisionOption = Precision.fp32,
+) -> None:
+    """Score a run on its data; write RUN/results/SPLIT.json and SPLIT.predictions.txt.
+
+    Several runs of one task, which differ in their seeds, are summed up by mean and deviation. Changes reach the data,
+    generation and evaluation sections of the recipe: generation.num_beams=1, evaluation.metrics=[bleu,chrf]. With
+    --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance.
+    """
+    folders, changes = paths_and_changes(arguments)
+    if not folders:
+        raise typer.BadParameter("name the folder of a run", param_hint="RUN")
+    if len(folders) > 1 and (predictions or against):
+        raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
+    num_blocks = _depth(depth)
+
+    from depthwise.evaluation import (
+        contest,
+        evaluation_of,
+        load_run,
+        open_run,
+        over_runs,
+        read_examples,
+        read_predictions,
+        score_predictions,
+        strict_json,
+        write_evaluation,
+    )
+
+    quieten()
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if predictions is not None:
+        task = open_run(folders[0], changes)
+        found = [(folders[0], score_predictions(task, split.value, read_predictions(predictions)))]
+        examples = read_examples(task, split.value)
+    else:
+        found = []
+        for folder in folders:
+            run = load_run(folder, changes, device.value, precision.value, num_blocks)
+            task, examples = run.task, read_examples(run.task, split.value)
+            found.append((folder, evaluation_of(run, split.value, examples)))
+            if not as_json:
+                _show(console, *found[-1])
+            write_evaluation(run.folder, found[-1][1])
+    seeds = over_runs(task, found) if len(found) > 1 else None
+    comparison: Contest | None = None
+    if against is not None:
+        comparison = contest(
+            task,
+            split.value,
+            found[0][1].predictions,
+            examples,
+            against,
+            changes=changes,
+            device=device.value,
+            precision=precision.value,
+        )
+    if as_json:
+        content = found[0][1].as_dict() if seeds is None else seeds.as_dict()
+        typer.echo(strict_json(content | ({} if comparison is None else {"comparison": comparison.as_dict()})))
+        return
+    if predictions is not None:
+        _show(console, *found[0])
+    if seeds is not None:
+        _show_seeds(console, seeds)
+    if comparison is not None:
+        _show_comparison(console, folders[0] if predictions is None else str(predictions), comparison)
+
+
+def _depth(text: str) -> int | None:
+    if text == "full":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text} is neither full nor a number of blocks", param_hint="--depth")
+    return int(text)
+
+
+def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
+    console.print(f"{name}, {evaluation.split}: {evaluation.examples:,} examples")
+    for metric, value in evaluation.metrics.items():
+        shown = "not finite" if value is None else f"{value:.2f}"
+        console.print(f"  {metric:<16} {shown}  ({evaluation.signatures[metric]})")
+    if evaluation.mean_depth is not None:
+        console.print(f"  {'mean depth':<16} {evaluation.mean_depth:.2f}")
+    cost = f"{evaluation.seconds:.2f} s"
+    if evaluation.tokens_per_second is not None:
+        cost += f", {evaluation.examples_per_second:,.1f} examples/s, {evaluation.tokens_per_second:,.1f} tokens/s"
+    if evaluation.peak_memory_bytes is not None:
+        cost += f", {evaluation.peak_memory_bytes / MEBIBYTE:,.0f} MiB"
+    console.print(f"  {'time':<16} {cost} on {evaluation.hardware}")
+
+
+def _show_seeds(console: Console, seeds: "Seeds") -> None:
+    table = Table("metric", "mean", "deviation", title=f"{len(seeds.runs)} runs")
+    for metric, summary in seeds.summaries.items():
+        table.add_row(metric, f"{summary.mean:.2f}", "-" if summary.deviation is None else f"{summary.deviation:.2f}")
+    console.print(table)
+    if seeds.best_on_valid is not None:
+        best = dict(seeds.runs)[seeds.best_on_valid]
+        console.print(f"best on validation data: {seeds.best_on_valid}, {best.metric} {best.value:.2f} here")
+
+
+def _show_comparison(console: Console, name: str, contest: "Contest") -> None:
+    found = contest.comparison
+    console.print(f"{contest.metric}: {found.ours:.2f} of {name}, {found.theirs:.2f} of {contest.against}")
+    console.print(
+        f"difference {found.difference:+.2f}, {found.confidence:.0%} interval [{found.low:+.2f}, {found.high:+.2f}], "
+        f"p = {found.p_value:.3f} ({found.num_resamples:,} resamples)"
+    )

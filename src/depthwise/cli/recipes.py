@@ -1,0 +1,26 @@
+"""``depthwise recipes``: what can be trained."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from depthwise.config import built_in, recipe_text
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe instead.", metavar="NAME")] = None,
+) -> None:
+    """List the built-in recipes with what is known about them, or print one of them to start from."""
+    if name is not None:
+        typer.echo(recipe_text(name), nl=False)
+        return
+    found = built_in()
+    facts = list(dict.fromkeys(fact for recipe in found for fact in recipe.facts))
+    table = Table("recipe", "trains", *facts)
+    for recipe in found:
+        table.add_row(recipe.name, recipe.title, *(recipe.facts.get(fact, "-") for fact in facts))
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    console.print("depthwise recipes NAME prints one; depthwise train NAME trains it.")

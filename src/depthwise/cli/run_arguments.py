@@ -1,0 +1,56 @@
+"""Arguments that commands on a finished run share."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from depthwise.config import Recipe
+
+_NAME = re.compile(r"\w+(\.\w+)*")
+
+
+class Split(StrEnum):
+    train = "train"
+    valid = "valid"
+    test = "test"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(StrEnum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+DeviceOption = Annotated[Device, typer.Option(help="Where to run; auto is a GPU where there is one.")]
+PrecisionOption = Annotated[Precision, typer.Option(help="Numbers that the model computes in.")]
+
+
+def is_change(argument: str) -> bool:
+    """Whether an argument is ``section.option=value`` rather than a path."""
+    name, equals, _ = argument.partition("=")
+    if not equals or not _NAME.fullmatch(name) or Path(argument).exists():
+        return False
+    return "." in name or name in {field.name for field in fields(Recipe)}
+
+
+def paths_and_changes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What of mixed arguments are paths, and what changes to the recipe."""
+    changes = [argument for argument in arguments if is_change(argument)]
+    return [argument for argument in arguments if argument not in changes], changes
+
+
+def quieten() -> None:
+    """Transformers draws bars of its own when it loads weights."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()

@@ -1,0 +1,112 @@
+"""From a run, or from given predictions, and a split of its data to scores."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from depthwise.data import Example, LineReport
+from depthwise.errors import DataError
+from depthwise.evaluation.predicting import predict_rows, warm_up
+from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
+from depthwise.evaluation.runs import Run
+from depthwise.evaluation.timing import hardware, timed
+from depthwise.metrics import Score
+from depthwise.tasks import Prediction, Task
+
+log = logging.getLogger(__name__)
+
+
+def evaluate_run(run: Run, split: str) -> Evaluation:
+    """Predict a split, score it, and write the result into the run."""
+    evaluation = evaluation_of(run, split, read_examples(run.task, split))
+    write_evaluation(run.folder, evaluation)
+    return evaluation
+
+
+def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
+    """Predict and score examples. Time is that of predicting alone, behind a first batch that is not counted."""
+    task = run.task
+    task.check_examples(examples)
+    rows = task.rows([task.inputs_of(example) for example in examples])
+    warm_up(task, run.model, rows)
+    predictions, timing = timed(lambda: predict_rows(task, run.model, rows), run.device)
+    depths = [depth for prediction in predictions for depth in prediction.depths]
+    texts = tuple(prediction.text for prediction in predictions)
+    return Evaluation(
+        **_scored(task, split, texts, examples),
+        mean_depth=mean_depth(predictions),
+        seconds=timing.seconds,
+        examples_per_second=timing.rate(len(examples)),
+        tokens_per_second=timing.rate(len(depths)),
+        peak_memory_bytes=timing.peak_memory_bytes,
+        hardware=hardware(run.device),
+        settings=settings(task, run.precision, run.depth),
+        weights_digest=weights_digest(run.folder),
+    )
+
+
+def score_predictions(task: Task, split: str, given: Sequence[str]) -> Evaluation:
+    """Score predictions that somebody else made; no model is needed. Time is that of scoring."""
+    examples = read_examples(task, split)
+    texts = aligned(task, split, given, examples)
+    started = time.perf_counter()
+    scored = _scored(task, split, texts, examples)
+    seconds = time.perf_counter() - started
+    return Evaluation(**scored, seconds=seconds, hardware=hardware(torch.device("cpu")))
+
+
+def _scored(task: Task, split: str, texts: Sequence[str], examples: Sequence[Example]) -> dict[str, Any]:
+    """What is known of an evaluation whoever made the predictions."""
+    scores: dict[str, Score] = task.score(texts, examples)
+    return {
+        "task": task.kind,
+        "split": split,
+        "metric": task.metrics[0],
+        "metrics": {name: finite(score.value) for name, score in scores.items()},
+        "signatures": {name: score.signature for name, score in scores.items()},
+        "examples": len(examples),
+        "seed": task.recipe.seed,
+        "examples_digest": examples_digest(examples),
+        "predictions": tuple(texts),
+    }
+
+
+def read_examples(task: Task, split: str) -> list[Example]:
+    """All examples of a split; those that the rules leave out are reported."""
+    corpus, report = task.corpus(split), LineReport(task.rules)
+    examples = list(corpus.examples(report))
+    if report.num_bad:
+        report.num_kept = len(examples)
+        log.warning("%s: %s", corpus.name, report.summary())
+    if not examples:
+        raise DataError(f"{corpus.name} has no examples; give data.{split}=FILE with at least one")
+    return examples
+
+
+def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Example]) -> tuple[str, ...]:
+    """Predictions of the examples, from one for each of them or one for each line, good or bad, of their file."""
+    if len(given) == len(examples):
+        return tuple(given)
+    corpus = task.corpus(split)
+    if len(given) == corpus.num_lines():
+        return tuple(given[example.line - 1] for example in examples)
+    raise DataError(
+        f"there are {len(given):,} predictions for {len(examples):,} examples of {corpus.name}; "
+        "give one on each line, in their order"
+    )
+
+
+def mean_depth(predictions: Sequence[Prediction]) -> float | None:
+    """Over all tokens that have a depth."""
+    depths = [depth for prediction in predictions for depth in prediction.depths]
+    return sum(depths) / len(depths) if depths else None
+
+
+def settings(task: Task, precision: str, depth: int | None) -> dict[str, Any]:
+    """What predictions depend on beside weights and inputs."""
+    search = asdict(task.recipe.generation) if "decoder" in task.model_class.needs else None
+    return {"precision": precision, "depth": depth, "generation": search}

@@ -1,0 +1,85 @@
+"""Running a model over many inputs: in batches of similar length, the longest first, answered in the order asked."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+from depthwise.data import BatchOptions, Row, TokenBatches
+from depthwise.data.progress import shown
+from depthwise.errors import InputError
+from depthwise.evaluation.runs import Run
+from depthwise.tasks import Prediction, Task
+
+SCORES_AT_ONCE = 1 << 27
+"""Bounds memory: scores of the vocabulary that exist at the same time, at most."""
+WARM_UP_ROWS = 4
+
+Answer = TypeVar("Answer")
+
+
+def predict_all(run: Run, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]:
+    """What the model says about every input, in their order."""
+    return predict_rows(run.task, run.model, run.task.rows(inputs))
+
+
+def predict_rows(
+    task: Task, model: PreTrainedModel, rows: Sequence[Row], *, shows_progress: bool = True
+) -> list[Prediction]:
+    """The same for rows, which must be short enough for the model."""
+    batches = prediction_batches(task, model, rows)
+    taken = shown(batches, "predicting", len(batches)) if shows_progress else batches
+    return _answers(rows, taken, lambda some: _predicted(task, model, some))
+
+
+def score_rows(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
+    """log p(output | input) of rows that have both."""
+    budget = task.recipe.evaluation.batch_tokens
+    if model.config.is_encoder_decoder:
+        budget = max(1, min(budget, SCORES_AT_ONCE // model.config.vocab_size))
+    batches = _sorted(task, rows, BatchOptions(max_tokens=budget, order="sorted"))
+    return _answers(rows, batches, lambda some: task.log_probabilities(model, some))
+
+
+def warm_up(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> None:
+    """Have done what is done only once (libraries loaded, kernels compiled, memory asked for) before time is taken."""
+    batches = prediction_batches(task, model, rows)
+    if batches:
+        first = batches[0] if model.device.type == "cuda" else batches[0][:WARM_UP_ROWS]
+        _predicted(task, model, [rows[index] for index in first])
+
+
+def prediction_batches(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[list[int]]:
+    """Which rows go together, the longest first."""
+    most: int | None = None
+    if model.config.is_encoder_decoder:
+        most = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
+    options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, max_rows=most, order="sorted")
+    return _sorted(task, rows, options)
+
+
+def _sorted(task: Task, rows: Sequence[Row], options: BatchOptions) -> list[list[int]]:
+    return list(TokenBatches(task.row_lengths(rows), options)) if rows else []
+
+
+def _answers(
+    rows: Sequence[Row],
+    batches: Iterable[list[int]],
+    answer: Callable[[list[Row]], list[Answer]],
+) -> list[Answer]:
+    found: dict[int, Answer] = {}
+    for batch in batches:
+        found.update(zip(batch, answer([rows[index] for index in batch]), strict=True))
+    return [found[index] for index in range(len(rows))]
+
+
+def _predicted(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
+    batch = {name: value.to(model.device) for name, value in task.collate(rows).items()}
+    try:
+        return task.predict(model, batch)
+    except torch.OutOfMemoryError:
+        budget = task.recipe.evaluation.batch_tokens
+        raise InputError(
+            f"the GPU has too little memory for batches of {budget:,} tokens; give fewer by evaluation.batch_tokens"
+        ) from None

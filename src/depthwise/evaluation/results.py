@@ -1,0 +1,159 @@
+"""What an evaluation found, as a value and as files of its run.
+
+    RUN/results/<split>.json               the numbers, and what they are numbers of
+    RUN/results/<split>.predictions.txt    one prediction on each line
+
+Digests of the examples and of the weights stand beside the numbers, so that predictions are never taken for those of
+other data or of another model.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from depthwise.data import Example
+from depthwise.errors import CheckpointError, DataError
+
+RESULTS = "results"
+_LINE_BREAKS = re.compile(r"[\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How good a model is on a split, how deep it ran for that, and what it cost.
+
+    ``mean_depth`` is over the tokens that were generated, or over those of the input where none are; what was not
+    measured is none. ``settings`` are what predictions depend on beside weights and examples.
+    """
+
+    task: str
+    split: str
+    metric: str
+    """Name of the metric that is quoted."""
+    metrics: dict[str, float | None]
+    """None where the value is not finite."""
+    signatures: dict[str, str]
+    """How each metric was computed."""
+    examples: int
+    mean_depth: float | None = None
+    seconds: float
+    examples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+    hardware: str
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    examples_digest: str
+    weights_digest: str | None = None
+    predictions: tuple[str, ...] = field(default=(), repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data for a JSON file, without the predictions."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "predictions"}
+
+    @property
+    def value(self) -> float | None:
+        """The metric that is quoted."""
+        return self.metrics[self.metric]
+
+
+def result_name(split: str, depth: int | None = None) -> str:
+    """What the files of an evaluation are called."""
+    return split if depth is None else f"{split}-depth-{depth}"
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> Path:
+    """Write both files into a run. The numbers come last, so that where they stand their predictions do too."""
+    name = result_name(evaluation.split, evaluation.settings.get("depth"))
+    path = folder / RESULTS / f"{name}.json"
+    lines = "".join(f"{one_line(text)}\n" for text in evaluation.predictions)
+    replace_file(path.with_name(f"{name}.predictions.txt"), lines)
+    replace_file(path, strict_json(evaluation.as_dict()) + "\n")
+    return path
+
+
+def read_evaluation(folder: Path, split: str, depth: int | None = None) -> Evaluation | None:
+    """What ``write_evaluation`` wrote, or nothing where there is nothing or something else."""
+    path = folder / RESULTS / f"{result_name(split, depth)}.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = {item.name for item in fields(Evaluation)}
+        text = path.with_name(f"{path.stem}.predictions.txt").read_text(encoding="utf-8")
+        predictions = tuple(text.split("\n")[:-1])
+        found = Evaluation(**{name: value for name, value in content.items() if name in known}, predictions=predictions)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return found if found.examples == len(predictions) and found.metric in found.metrics else None
+
+
+def read_predictions(path: Path) -> list[str]:
+    """One prediction on each line; a line may be empty."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; give a file with one prediction on each line") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}; give a file of predictions") from None
+    if lines[-1] == b"":
+        lines.pop()
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            texts.append(line.removesuffix(b"\r").decode())
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8; mend it") from None
+    return texts
+
+
+def one_line(text: str) -> str:
+    """A text with blanks in the place of line breaks and tabs."""
+    return _LINE_BREAKS.sub(" ", text)
+
+
+def examples_digest(examples: Sequence[Example]) -> str:
+    """Tells whether two evaluations are of the same inputs and references, in the same order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps([example.texts, example.label]).encode())
+    return digest.hexdigest()
+
+
+def weights_digest(folder: Path) -> str | None:
+    """Tells whether two evaluations are of the same weights; none where the folder has none."""
+    digest, paths = hashlib.sha256(), sorted(folder.glob("*.safetensors"))
+    for path in paths:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest() if paths else None
+
+
+def finite(value: float) -> float | None:
+    """JSON has no word for infinity."""
+    return value if math.isfinite(value) else None
+
+
+def strict_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that it holds either what it held before or all of the text."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}; what it held before is unchanged") from None

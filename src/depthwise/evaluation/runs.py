@@ -1,0 +1,102 @@
+"""A finished run, ready to work: its task, and its model on a device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from depthwise.config import Recipe, changed_recipe
+from depthwise.errors import CheckpointError, InputError
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.tasks import Task, load_task
+from depthwise.tasks.build import run_recipe
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model and what it was trained for. ``depth`` is how many blocks it runs, if not all of them."""
+
+    folder: Path
+    task: Task
+    model: DepthwisePreTrainedModel
+    precision: str = "fp32"
+    depth: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.task.recipe
+
+
+def open_run(folder: str | Path, changes: Sequence[str] = ()) -> Task:
+    """The task of a run without its model, with changes such as ``data.test=FILE``."""
+    folder = Path(folder)
+    return load_task(folder, changed_recipe(run_recipe(folder), changes))
+
+
+def load_run(
+    folder: str | Path,
+    recipe_changes: Sequence[str] = (),
+    device: str = "auto",
+    precision: str = "fp32",
+    depth: int | None = None,
+) -> Run:
+    """A run with its model in evaluation mode on a device (``auto``, ``cpu``, ``cuda``).
+
+    With a ``depth`` the model runs only its first blocks: of the decoder where it has one, else of the encoder.
+    """
+    task = open_run(folder, recipe_changes)
+    model = load_model(task, folder, pick_device(device), precision)
+    if depth is not None:
+        cut_to_depth(model, depth)
+    return Run(Path(folder), task, model, precision, depth)
+
+
+def load_model(
+    task: Task, folder: str | Path, device: torch.device, precision: str = "fp32"
+) -> DepthwisePreTrainedModel:
+    """The model of a folder, every weight of which must be there."""
+    try:
+        loaded: Any = task.model_class.from_pretrained(
+            folder, dtype=DTYPES[precision], output_loading_info=True, local_files_only=True
+        )
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise CheckpointError(f"the weights in {folder} cannot be loaded: {reason}") from error
+    model, found = loaded
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"the weights in {folder} are incomplete: {missing[0]} is missing"
+            + (f" and so are {len(missing) - 1} more" if len(missing) > 1 else "")
+        )
+    model.eval()
+    placed: DepthwisePreTrainedModel = model.to(device)
+    return placed
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("there is no GPU here that torch can use; ask for the device cpu, or auto")
+    return torch.device(name)
+
+
+def cut_to_depth(model: DepthwisePreTrainedModel, depth: int) -> None:
+    """Take the later blocks away, which gives the same numbers as a plan by which no token runs them."""
+    backbone = model.model
+    side = "encoder" if backbone.decoder is None else "decoder"
+    stack = getattr(backbone, side).stack
+    if not 1 <= depth <= stack.num_layers:
+        raise InputError(f"the {side} has {stack.num_layers} blocks; give a depth from 1 to {stack.num_layers}")
+    stack.layers = stack.layers[:depth]
