@@ -60,6 +60,7 @@ def evaluate(
         evaluation_of,
         load_run,
         open_run,
+        opponent,
         over_runs,
         read_examples,
         read_predictions,
@@ -70,38 +71,40 @@ def evaluate(
 
     quieten()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    if predictions is not None:
-        task = open_run(folders[0], changes)
-        found = [(folders[0], score_predictions(task, split.value, read_predictions(predictions)))]
-        examples = read_examples(task, split.value)
-    else:
-        found = []
-        for folder in folders:
-            run = load_run(folder, changes, device.value, precision.value, num_blocks)
-            task, examples = run.task, read_examples(run.task, split.value)
-            found.append((folder, evaluation_of(run, split.value, examples)))
-            if not as_json:
-                _show(console, *found[-1])
-            write_evaluation(run.folder, found[-1][1])
-    seeds = over_runs(task, found) if len(found) > 1 else None
-    comparison: Contest | None = None
-    if against is not None:
-        comparison = contest(
+    task = open_run(folders[0], changes)
+    theirs: tuple[str, ...] = ()
+    if against is not None:  # first, so that what is wrong with it comes to light before our own work is done
+        theirs = opponent(
             task,
             split.value,
-            found[0][1].predictions,
-            examples,
+            read_examples(task, split.value),
             against,
             changes=changes,
             device=device.value,
             precision=precision.value,
         )
+    found = []
+    for folder in folders:
+        if predictions is not None:
+            evaluation = score_predictions(task, split.value, read_predictions(predictions))
+        else:
+            run = load_run(folder, changes, device.value, precision.value, num_blocks)
+            evaluation = evaluation_of(run, split.value, read_examples(run.task, split.value))
+        found.append((folder, evaluation))
+        if not as_json:
+            _show(console, folder, evaluation)
+        if predictions is None:
+            write_evaluation(Path(folder), evaluation)
+    seeds = over_runs(task, found) if len(found) > 1 else None
+    comparison: Contest | None = None
+    if against is not None:
+        comparison = contest(
+            task, read_examples(task, split.value), found[0][1].predictions, theirs, against=str(against)
+        )
     if as_json:
         content = found[0][1].as_dict() if seeds is None else seeds.as_dict()
         typer.echo(strict_json(content | ({} if comparison is None else {"comparison": comparison.as_dict()})))
         return
-    if predictions is not None:
-        _show(console, *found[0])
     if seeds is not None:
         _show_seeds(console, seeds)
     if comparison is not None:

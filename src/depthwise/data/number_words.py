@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from depthwise.errors import DataError
+
 LARGEST = 999_999
 
 _ENGLISH_SMALL = (
@@ -111,12 +113,16 @@ def _checked(number: int) -> int:
 
 
 def write_corpus(folder: Path, numbers: dict[str, list[int]]) -> None:
-    """Parallel text: ``<split>.digits`` and ``<split>.words``, every number in every language."""
+    """Parallel text: ``<split>.digits`` and ``<split>.words``, every number in every language.
+
+    Files that are there already are left as they are; they must say the same.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for split, of_split in numbers.items():
-        pairs = [
-            (source(language, number), words(number)) for number in of_split for language, words in LANGUAGES.items()
-        ]
+        pairs = [(source(name, number), words(number)) for number in of_split for name, words in LANGUAGES.items()]
         for side, ending in enumerate(("digits", "words")):
-            text = "".join(f"{pair[side]}\n" for pair in pairs)
-            (folder / f"{split}.{ending}").write_text(text, encoding="utf-8")
+            path, text = folder / f"{split}.{ending}", "".join(f"{pair[side]}\n" for pair in pairs)
+            if not path.exists():
+                path.write_text(text, encoding="utf-8")
+            elif path.read_text(encoding="utf-8") != text:
+                raise DataError(f"{path} holds other numbers than these; give another folder")

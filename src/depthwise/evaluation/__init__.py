@@ -1,6 +1,6 @@
 """Running a task at a setting: loading runs, predicting, timing, scores, comparisons and the choice of a search."""
 
-from depthwise.evaluation.comparing import Contest, Seeds, contest, over_runs
+from depthwise.evaluation.comparing import Contest, Seeds, contest, opponent, over_runs
 from depthwise.evaluation.evaluating import (
     aligned,
     evaluate_run,
@@ -39,6 +39,7 @@ __all__ = [
     "load_run",
     "mean_depth",
     "open_run",
+    "opponent",
     "over_runs",
     "pick_device",
     "predict_all",

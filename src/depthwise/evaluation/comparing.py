@@ -34,23 +34,27 @@ class Contest:
         return {"against": self.against, "metric": self.metric, **asdict(self.comparison)}
 
 
-def contest(
+def opponent(
     task: Task,
     split: str,
-    ours: Sequence[str],
     examples: Sequence[Example],
     against: Path,
     *,
     changes: Sequence[str] = (),
     device: str = "auto",
     precision: str = "fp32",
-) -> Contest:
-    """Our predictions against those of another run of the same task, or those in a file."""
+) -> tuple[str, ...]:
+    """The predictions of another run of the same task for our examples, or those in a file."""
     if against.is_dir():
-        theirs = _predictions_of_run(against, task, split, examples, changes, device, precision)
-    else:
-        theirs = aligned(task, split, read_predictions(against), examples)
-    return Contest(str(against), task.compared_by, task.compare(ours, theirs, examples))
+        return _predictions_of_run(against, task, split, examples, changes, device, precision)
+    return aligned(task, split, read_predictions(against), examples)
+
+
+def contest(
+    task: Task, examples: Sequence[Example], ours: Sequence[str], theirs: Sequence[str], against: str
+) -> Contest:
+    """Paired bootstrap of predictions for the same examples."""
+    return Contest(against, task.compared_by, task.compare(ours, theirs, examples))
 
 
 def _predictions_of_run(

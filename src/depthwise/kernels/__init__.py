@@ -2,10 +2,20 @@
 
 from depthwise.kernels.attention import attend
 from depthwise.kernels.average import running_mean
-from depthwise.kernels.backend import BACKENDS, pick
+from depthwise.kernels.backend import BACKENDS, pick, use_backend
 from depthwise.kernels.dynamic_conv import dynamic_conv
 from depthwise.kernels.full_conv import full_conv
 from depthwise.kernels.light_conv import light_conv
 from depthwise.kernels.weights import normalize
 
-__all__ = ["BACKENDS", "attend", "dynamic_conv", "full_conv", "light_conv", "normalize", "pick", "running_mean"]
+__all__ = [
+    "BACKENDS",
+    "attend",
+    "dynamic_conv",
+    "full_conv",
+    "light_conv",
+    "normalize",
+    "pick",
+    "running_mean",
+    "use_backend",
+]

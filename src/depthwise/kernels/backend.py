@@ -1,14 +1,115 @@
-"""Which implementation of an operation runs, decided in one place and never silently."""
+"""Which implementation of an operation runs, decided in one place and never silently.
+
+| asked for | runs |
+|---|---|
+| `reference` | plain PyTorch, everywhere |
+| `triton` | the Triton kernels, or an error that says why they cannot serve this call |
+| `auto` | `triton` where it serves the call and the tensors lie on a GPU, else `reference` |
+
+Every call may ask. Those that do not follow the process: ``use_backend``, else the environment variable
+``DEPTHWISE_BACKEND``, else `auto`. What the Triton kernels serve follows from the call alone, by the rules in
+``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import torch
 
 from depthwise.errors import BackendUnavailable
+from depthwise.shapes import Tensor
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "triton")
+HAS_TRITON = find_spec("triton") is not None
+PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+WIDEST_KERNEL = 255
+OLDEST_GPU = (8, 0)
+"""Compute capability from which on tensor cores know bfloat16."""
+MOST_ELEMENTS = 2**31
+"""Offsets inside one row of a batch are numbers of 32 bits."""
+
+_of_process = os.environ.get("DEPTHWISE_BACKEND", "auto")
 
 
-def pick(requested: str) -> str:
-    """The back end that serves a request: ``auto`` takes the best that can run here; a forced one runs or raises."""
-    if requested not in BACKENDS:
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """What calls get that leave the choice open, within a ``with`` block."""
+    global _of_process
+    before, _of_process = _of_process, _known(name)
+    try:
+        yield
+    finally:
+        _of_process = before
+
+
+def pick(
+    requested: str, x: Tensor | None = None, kernel: Tensor | None = None, *, fused_renormalization: bool = True
+) -> str:
+    """The back end that serves a request: ``auto`` takes the best that can run here; a forced one runs or raises.
+
+    Without tensors the answer is about this machine. ``kernel`` holds weights or logits of K taps in its last axis.
+    ``fused_renormalization`` is false for a call that divides by the mass of a kernel which is no softmax.
+    """
+    if requested == "auto":
+        requested = _of_process
+    if _known(requested) == "reference":
+        return "reference"
+    problem = obstacle(x, kernel, fused_renormalization)
+    if requested == "auto":
+        on_gpu = x is None or x.device.type == "cuda"
+        return "triton" if on_gpu and problem is None else "reference"
+    if problem is not None:
+        raise BackendUnavailable(f'the kernel back end "triton" cannot serve this: {problem}, or take "auto"')
+    return "triton"
+
+
+def describe() -> str:
+    """Which back end GPU tensors would get here, in words."""
+    if pick("auto") == "triton":
+        return f"triton on {torch.cuda.get_device_name()}"
+    problem = obstacle(None, None)
+    return "reference" if problem is None else f"reference (triton: {problem})"
+
+
+def obstacle(x: Tensor | None, kernel: Tensor | None, fused_renormalization: bool = True) -> str | None:
+    """Why the Triton kernels cannot serve a call, with the remedy; none if they can."""
+    problem = _missing("cuda" if x is None else x.device.type, None if x is None else x.device.index)
+    if problem is not None or x is None:
+        return problem
+    for tensor in (x, *(() if kernel is None else (kernel,))):
+        if tensor.dtype not in PRECISIONS:
+            return f"it knows float32, float16 and bfloat16 but got {tensor.dtype}; convert the tensors"
+        if tensor.dim() > 2 and tensor.numel() // max(1, tensor.shape[0]) >= MOST_ELEMENTS:
+            return f"a row of shape {tuple(tensor.shape[1:])} has {MOST_ELEMENTS} elements or more; cut it"
+    if kernel is not None and kernel.shape[-1] > WIDEST_KERNEL:
+        return f"it knows kernels of up to {WIDEST_KERNEL} taps but got {kernel.shape[-1]}; take narrower ones"
+    if not fused_renormalization:
+        return "it renormalises softmax kernels only; normalise by softmax"
+    return None
+
+
+@torch.compiler.assume_constant_result
+def _missing(device_type: str, index: int | None) -> str | None:
+    """What the machine lacks for tensors on such a device; a CPU serves with Triton's interpreter, for tests."""
+    if not HAS_TRITON:
+        return 'Triton is not installed; install "depthwise[triton]"'
+    if device_type == "cpu":
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        return None if interpreted else "the tensors lie on the CPU; move them to a GPU"
+    if device_type != "cuda":
+        return f"the tensors lie on {device_type}; move them to an NVIDIA GPU"
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return "torch sees no NVIDIA GPU; use a machine with one and a build of torch for CUDA"
+    if torch.cuda.get_device_capability(index) < OLDEST_GPU:
+        return f"the GPU is older than compute capability {OLDEST_GPU[0]}.{OLDEST_GPU[1]}; use a newer one"
+    return None
+
+
+def _known(name: str) -> str:
+    if name not in BACKENDS:
         raise BackendUnavailable(
-            f'there is no kernel back end "{requested}" in this version; use one of {", ".join(BACKENDS)}'
+            f'there is no kernel back end "{name}" in this version; use one of {", ".join(BACKENDS)}'
         )
-    return "reference"
+    return name

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from depthwise.kernels.correlation import correlate
+from depthwise.kernels.packed import correlate_packed
 from depthwise.kernels.weights import at_least_float32, drop_connect
 from depthwise.kernels.windows import covered_mass
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -19,6 +19,7 @@ def convolve(
     dropconnect: float,
     dropconnect_shared: bool,
     renormalize: bool,
+    boundaries: Int[Tensor, "_n"] | None,
 ) -> Float[Tensor, "B P C"]:
     """Drop entries of the kernel, sum over taps with padding as zeros, divide by the mass on real tokens if asked.
 
@@ -30,9 +31,9 @@ def convolve(
     rows = (x.shape[0], x.shape[1] if positions is None else positions.shape[1])
     dropped = drop_connect(kernel, dropconnect, shared=dropconnect_shared, rows=rows)
     with _without_autocast(x.device.type):
-        y = correlate(inputs, dropped, left=left, positions=positions)
+        y = correlate_packed(inputs, dropped, left=left, positions=positions, boundaries=boundaries)
         if renormalize:
-            y = y / covered_mass(inputs, kernel, left, valid, positions)
+            y = y / covered_mass(inputs, kernel, left, valid, positions, boundaries)
     return y.to(x.dtype)
 
 

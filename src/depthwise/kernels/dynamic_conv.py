@@ -2,6 +2,8 @@
 
 from depthwise.kernels.backend import pick
 from depthwise.kernels.convolution import convolve
+from depthwise.kernels.packed import check_packed
+from depthwise.kernels.triton_ops import convolve_fused
 from depthwise.kernels.weights import normalize
 from depthwise.kernels.windows import trailing
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -18,17 +20,21 @@ def dynamic_conv(
     dropconnect: float = 0.0,
     dropconnect_shared: bool = False,
     renormalize: bool = False,
+    boundaries: Int[Tensor, "_n"] | None = None,
     backend: str = "auto",
 ) -> Float[Tensor, "B P C"]:
     """y[b, t, c] = sum_k normalize(logits[b, t])[head(c), k] * x[b, t - left + k, c]      (Wu et al. 2019, section 4).
 
     ``logits`` belong to the positions that read: those in ``positions``, or else the last P steps of ``x``. Always
     normalised over all K taps; those that fall outside the sequence or on padding (``valid`` false) meet zeros, and
-    keep their mass unless ``renormalize`` divides it away.
+    keep their mass unless ``renormalize`` divides it away. Where ``boundaries`` (0 and the end of each sequence) are
+    given, the one row of ``x`` holds several sequences that do not see each other.
     """
-    positions = trailing(x, positions, logits.shape[1])
-    run = IMPLEMENTATIONS[pick(backend)]
-    return run(x, logits, left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize)
+    check_packed(x, boundaries, logits.shape[1] if positions is None else None)
+    run = IMPLEMENTATIONS[pick(backend, x, logits, fused_renormalization=normalization == "softmax" or not renormalize)]
+    return run(
+        x, logits, left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
+    )
 
 
 def dynamic_conv_reference(
@@ -41,10 +47,42 @@ def dynamic_conv_reference(
     dropconnect: float,
     dropconnect_shared: bool,
     renormalize: bool,
+    boundaries: Tensor | None,
 ) -> Tensor:
     """Plain PyTorch, float32 inside."""
+    positions = trailing(x, positions, logits.shape[1])
     kernel = normalize(logits, normalization)
-    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize)
+    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize, boundaries)
 
 
-IMPLEMENTATIONS = {"reference": dynamic_conv_reference}
+def dynamic_conv_triton(
+    x: Tensor,
+    logits: Tensor,
+    left: int,
+    valid: Tensor | None,
+    positions: Tensor | None,
+    normalization: str,
+    dropconnect: float,
+    dropconnect_shared: bool,
+    renormalize: bool,
+    boundaries: Tensor | None,
+) -> Tensor:
+    """One kernel, softmax included; another normalisation comes first, in plain PyTorch."""
+    softmax = normalization == "softmax"
+    kernel = logits if softmax else normalize(logits, normalization)
+    return convolve_fused(
+        x,
+        kernel,
+        left=left,
+        num_readers=logits.shape[1],
+        valid=valid,
+        positions=positions,
+        softmax=softmax,
+        renormalize=renormalize,
+        dropconnect=dropconnect,
+        dropconnect_shared=dropconnect_shared,
+        boundaries=boundaries,
+    )
+
+
+IMPLEMENTATIONS = {"reference": dynamic_conv_reference, "triton": dynamic_conv_triton}

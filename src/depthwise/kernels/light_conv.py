@@ -2,6 +2,8 @@
 
 from depthwise.kernels.backend import pick
 from depthwise.kernels.convolution import convolve
+from depthwise.kernels.packed import check_packed
+from depthwise.kernels.triton_ops import convolve_fused
 from depthwise.kernels.weights import normalize
 from depthwise.kernels.windows import trailing
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -19,17 +21,32 @@ def light_conv(
     dropconnect: float = 0.0,
     dropconnect_shared: bool = False,
     renormalize: bool = False,
+    boundaries: Int[Tensor, "_n"] | None = None,
     backend: str = "auto",
 ) -> Float[Tensor, "B _p C"]:
     """y[b, t, c] = sum_k normalize(weight)[head(c), k] * x[b, t - left + k, c]      (Wu et al. 2019, eq. 3-4).
 
     ``left`` is K - 1 in causal and (K - 1) / 2 in centred mode. The kernel is normalised over all K taps; those that
     fall outside the sequence or on padding (``valid`` false) meet zeros, and keep their mass unless ``renormalize``
-    divides it away. Output is computed at ``positions``, at the ``num_last`` last steps, or everywhere.
+    divides it away. Output is computed at ``positions``, at the ``num_last`` last steps, or everywhere. Where
+    ``boundaries`` (0 and the end of each sequence) are given, the one row of ``x`` holds several sequences that do not
+    see each other.
     """
-    positions = trailing(x, positions, num_last)
-    run = IMPLEMENTATIONS[pick(backend)]
-    return run(x, weight, left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize)
+    check_packed(x, boundaries, num_last if positions is None else None)
+    run = IMPLEMENTATIONS[pick(backend, x, weight, fused_renormalization=normalization == "softmax" or not renormalize)]
+    return run(
+        x,
+        weight,
+        left,
+        valid,
+        positions,
+        num_last,
+        normalization,
+        dropconnect,
+        dropconnect_shared,
+        renormalize,
+        boundaries,
+    )
 
 
 def light_conv_reference(
@@ -38,14 +55,56 @@ def light_conv_reference(
     left: int,
     valid: Tensor | None,
     positions: Tensor | None,
+    num_last: int | None,
     normalization: str,
     dropconnect: float,
     dropconnect_shared: bool,
     renormalize: bool,
+    boundaries: Tensor | None,
 ) -> Tensor:
     """Plain PyTorch, float32 inside."""
+    positions = trailing(x, positions, num_last)
     kernel = normalize(weight, normalization)[None, None]
-    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize)
+    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize, boundaries)
 
 
-IMPLEMENTATIONS = {"reference": light_conv_reference}
+def light_conv_triton(
+    x: Tensor,
+    weight: Tensor,
+    left: int,
+    valid: Tensor | None,
+    positions: Tensor | None,
+    num_last: int | None,
+    normalization: str,
+    dropconnect: float,
+    dropconnect_shared: bool,
+    renormalize: bool,
+    boundaries: Tensor | None,
+) -> Tensor:
+    """One kernel, softmax included; another normalisation comes first, in plain PyTorch.
+
+    Listed positions and kernels cut off at padding make a kernel per position of it: the same numbers seen many times.
+    """
+    softmax = normalization == "softmax"
+    kernel = weight if softmax else normalize(weight, normalization)
+    num_readers = x.shape[1] if num_last is None else num_last
+    if positions is not None:
+        num_readers = positions.shape[1]
+    if positions is not None or renormalize:
+        kernel = kernel.expand(x.shape[0], num_readers, -1, -1)
+    return convolve_fused(
+        x,
+        kernel,
+        left=left,
+        num_readers=num_readers,
+        valid=valid,
+        positions=positions,
+        softmax=softmax,
+        renormalize=renormalize,
+        dropconnect=dropconnect,
+        dropconnect_shared=dropconnect_shared,
+        boundaries=boundaries,
+    )
+
+
+IMPLEMENTATIONS = {"reference": light_conv_reference, "triton": light_conv_triton}

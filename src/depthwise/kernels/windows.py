@@ -2,7 +2,7 @@
 
 import torch
 
-from depthwise.kernels.correlation import correlate
+from depthwise.kernels.packed import correlate_packed
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -22,11 +22,13 @@ def covered_mass(
     left: int,
     valid: Bool[Tensor, "B L"] | None,
     positions: Int[Tensor, "B P"] | None,
+    boundaries: Int[Tensor, "_n"] | None = None,
 ) -> Float[Tensor, "B P C"]:
     """Per output channel, the kernel mass on real tokens: 1 where there are none, so that one may divide by it."""
     rows, length, channels = x.shape
     heads = kernel.shape[-2]
     real = x.new_ones(rows, length) if valid is None else valid.to(x.dtype)
-    mass = correlate(real.unsqueeze(-1).expand(-1, -1, heads), kernel, left=left, positions=positions)
+    seen = real.unsqueeze(-1).expand(-1, -1, heads)
+    mass = correlate_packed(seen, kernel, left=left, positions=positions, boundaries=boundaries)
     mass = mass.masked_fill(mass == 0, 1)
     return mass.repeat_interleave(channels // heads, dim=-1)

@@ -193,12 +193,13 @@ class Task(ABC):
             return self.model_class(config)
         folder = self.recipe.model[PRETRAINED]
         try:
-            loaded, info = self.model_class.from_pretrained(
+            found: Any = self.model_class.from_pretrained(
                 folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
+        loaded, info = found
         other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
         unlike = sorted(name for name in (*other, *info["missing_keys"]) if name.startswith("model."))
         if unlike:

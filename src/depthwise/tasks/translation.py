@@ -125,7 +125,7 @@ class Translation(Task):
         output = model.generate(  # type: ignore[operator]
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
-            max_new_tokens=int(limits.max()),
+            max_length=int(limits.max()) + 1,  # with the start token
             logits_processor=LogitsProcessorList([EndAtLimit(limits, self.tokenizers.target.eos_token_id)]),
             return_dict_in_generate=True,
             **options,
