@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from depthwise.kernels import attend
-from depthwise.kernels.attention import attend_source
+from depthwise.kernels.attention import attend_source, for_changing_lengths
 
 
 def sees(reader: int, step: int, *, causal: bool, window: int | None, real: bool) -> bool:
@@ -211,3 +211,12 @@ def test_dropout_over_a_source() -> None:
     y = attend_source(queries, keys, torch.ones_like(keys), dropout=0.5)
     assert (y - 1).abs().max() > 0.1
     torch.testing.assert_close(y.mean(), torch.ones(()), rtol=0, atol=0.1)
+
+
+def test_attention_for_changing_lengths_is_the_same() -> None:
+    queries, keys, values = torch.randn(3, 2, 2, 5, 4).unbind(0)
+    plain = attend(queries, keys, values, causal=True)
+    with for_changing_lengths():
+        torch.testing.assert_close(attend(queries, keys, values, causal=True), plain)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()

@@ -12,7 +12,7 @@ from depthwise.training.trainer import Steering
 
 from .conftest import recipe_of
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -78,6 +78,24 @@ def test_translation_goes_on_bit_by_bit(
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
+def test_a_signal_to_all_processes_leaves_the_workers_at_work(classification: dict[str, Any], tmp_path: Path) -> None:
+    """Ctrl-C reaches every process of a terminal, not only the one that trains."""
+    recipe = recipe_of(classification, max_updates=4000, validate_every=4000, save_every=5, workers=2)
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    command = ["-m", "depthwise", "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not checkpoints(tmp_path / "run") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "the same command goes on from there" in output
+    assert "Traceback" not in errors
+
+
 def test_killed_without_warning_it_goes_on_from_the_last_checkpoint(
     classification: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from depthwise.evaluation.results import (
     examples_digest,
     read_evaluation,
     read_predictions,
+    result_path,
     weights_digest,
 )
 from depthwise.evaluation.runs import load_run, open_run
@@ -72,7 +73,7 @@ def _predictions_of_run(
         raise CheckpointError(f"{folder} is a run of {other.kind}, not of {task.kind}; compare runs of the same task")
     if other.num_inputs != task.num_inputs:
         raise CheckpointError(f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}")
-    stored = read_evaluation(folder, split)
+    stored = read_evaluation(result_path(folder, split))
     if (
         stored is not None
         and stored.examples_digest == examples_digest(examples)
@@ -135,7 +136,7 @@ def _best_on_valid(task: Task, runs: Sequence[tuple[str, Evaluation]]) -> str | 
     best: tuple[str, float] | None = None
     digests = set()
     for name, evaluation in runs:
-        valid = read_evaluation(Path(name), "valid", evaluation.settings.get("depth"))
+        valid = read_evaluation(result_path(Path(name), "valid", evaluation.settings.get("depth")))
         if valid is None or valid.weights_digest != evaluation.weights_digest or valid.settings != evaluation.settings:
             return None
         value = valid.metrics.get(evaluation.metric)

@@ -10,6 +10,7 @@ from depthwise.data import BatchOptions, Row, TokenBatches
 from depthwise.data.progress import shown
 from depthwise.errors import InputError
 from depthwise.evaluation.runs import Run
+from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Prediction, Task
 
 SCORES_AT_ONCE = 1 << 27
@@ -69,8 +70,9 @@ def _answers(
     answer: Callable[[list[Row]], list[Answer]],
 ) -> list[Answer]:
     found: dict[int, Answer] = {}
-    for batch in batches:
-        found.update(zip(batch, answer([rows[index] for index in batch]), strict=True))
+    with for_changing_lengths():
+        for batch in batches:
+            found.update(zip(batch, answer([rows[index] for index in batch]), strict=True))
     return [found[index] for index in range(len(rows))]
 
 

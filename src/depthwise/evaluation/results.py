@@ -21,6 +21,7 @@ from depthwise.data import Example
 from depthwise.errors import CheckpointError, DataError
 
 RESULTS = "results"
+DIGEST = "predictions_digest"
 _LINE_BREAKS = re.compile(r"[\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 
 
@@ -63,33 +64,33 @@ class Evaluation:
         return self.metrics[self.metric]
 
 
-def result_name(split: str, depth: int | None = None) -> str:
-    """What the files of an evaluation are called."""
-    return split if depth is None else f"{split}-depth-{depth}"
+def result_path(folder: Path, split: str, depth: int | None = None) -> Path:
+    """Where the numbers of an evaluation stand in a run."""
+    return folder / RESULTS / f"{split if depth is None else f'{split}-depth-{depth}'}.json"
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> Path:
     """Write both files into a run. The numbers come last, so that where they stand their predictions do too."""
-    name = result_name(evaluation.split, evaluation.settings.get("depth"))
-    path = folder / RESULTS / f"{name}.json"
+    path = result_path(folder, evaluation.split, evaluation.settings.get("depth"))
     lines = "".join(f"{one_line(text)}\n" for text in evaluation.predictions)
-    replace_file(path.with_name(f"{name}.predictions.txt"), lines)
-    replace_file(path, strict_json(evaluation.as_dict()) + "\n")
+    replace_file(path.with_name(f"{path.stem}.predictions.txt"), lines)
+    content = {**evaluation.as_dict(), DIGEST: text_digest(lines)}
+    replace_file(path, strict_json(content) + "\n")
     return path
 
 
-def read_evaluation(folder: Path, split: str, depth: int | None = None) -> Evaluation | None:
-    """What ``write_evaluation`` wrote, or nothing where there is nothing or something else."""
-    path = folder / RESULTS / f"{result_name(split, depth)}.json"
+def read_evaluation(path: Path) -> Evaluation | None:
+    """What ``write_evaluation`` wrote, or nothing where there is nothing, something else, or half of it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         known = {item.name for item in fields(Evaluation)}
         text = path.with_name(f"{path.stem}.predictions.txt").read_text(encoding="utf-8")
         predictions = tuple(text.split("\n")[:-1])
         found = Evaluation(**{name: value for name, value in content.items() if name in known}, predictions=predictions)
-    except (OSError, ValueError, TypeError, AttributeError):
+        is_whole = content[DIGEST] == text_digest(text) and found.metric in found.metrics
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
-    return found if found.examples == len(predictions) and found.metric in found.metrics else None
+    return found if is_whole else None
 
 
 def read_predictions(path: Path) -> list[str]:
@@ -131,6 +132,10 @@ def weights_digest(folder: Path) -> str | None:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest() if paths else None
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def finite(value: float) -> float | None:

@@ -1,7 +1,10 @@
 """Scaled dot-product attention over a memory, unlimited or within a window."""
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -52,3 +55,14 @@ def attend_source(
     """Attention of every query over the real tokens of another sequence."""
     mask = None if valid is None else valid[:, None, None, :]
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
+
+
+def for_changing_lengths() -> AbstractContextManager[None]:
+    """Within it, attention costs as much at a new length as at a known one.
+
+    The implementation of cuDNN, which torch prefers on recent GPUs, first plans its work for every new shape. Where
+    every batch has its own length that takes longer than the work.
+    """
+    kept = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    context: AbstractContextManager[None] = sdpa_kernel(kept)
+    return context

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
 from depthwise.errors import BackendUnavailable, CheckpointError, TrainingError
+from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Task, open_task
 from depthwise.training.averaging import average_weights
 from depthwise.training.checkpoints import checkpoints, damage, newest_whole, progress_of, replace_text, update_of
@@ -167,7 +168,8 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
     trainer.go_on_from(done)
     if done < max_updates and not stopped_early:
         try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            with for_changing_lengths():
+                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             display.close()
     metric = task.recipe.training.metric or task.metric

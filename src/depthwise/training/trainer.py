@@ -7,6 +7,7 @@ device: batches are pinned and copied while it works, sums for the log stay ther
 
 import json
 import math
+import signal
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ from depthwise.shapes import Tensor
 from depthwise.tasks import Examples, Task
 from depthwise.training.checkpoints import PROGRESS, clear_away, replace_text, written
 from depthwise.training.gradients import gradient_norms
-from depthwise.training.interrupts import Interrupt
+from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
@@ -112,6 +113,7 @@ class DepthwiseTrainer(Trainer):
             collate_fn=rows.collate,
             num_workers=workers,
             prefetch_factor=8 if workers else None,
+            worker_init_fn=_leave_signals_to_the_trainer,
             pin_memory=on_gpu,
             generator=torch.Generator(),  # so that the global one, which dropout draws from, is left alone
         )
@@ -343,6 +345,12 @@ class Steering(TrainerCallback):
         if asked:
             control.should_training_stop = True
         return control
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """A signal that reaches all processes, as Ctrl-C does, must not end a worker before the update that needs it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def schedule_options(given: dict[str, Any], num_updates: int) -> dict[str, Any]:
