@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from depthwise.cli.main import app, main
 
-SMALL = ["--preset", "iwslt-lightconv", "--rows", "1", "--steps", "1"]
-
 
 def plain(text: str) -> str:
     """Text without colours, boxes and line breaks."""
@@ -72,42 +70,18 @@ def test_as_a_module() -> None:
     assert output.startswith("depthwise ")
 
 
-def test_demo() -> None:
-    result = CliRunner().invoke(app, ["demo", *SMALL])
-    assert result.exit_code == 0, result.output
-    output = plain(result.output)
-    assert "iwslt-lightconv, width 512" in output
-    assert "3 7 15 31 31 31 31" in output
-    assert "random weights" in output
-    assert "untrained" in output
-    assert re.search(r"noise\) \d+ ?$", output)
-
-
-def test_demo_is_repeatable() -> None:
-    arguments = ["demo", *SMALL[:2], "--rows", "2", "--steps", "3", "--seed", "1"]
-    first, second = (CliRunner().invoke(app, arguments).output.split("noise)")[1] for _ in range(2))
-    assert len(first.split()) == 6
-    assert second == first
-
-
-def test_an_unknown_preset(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output, errors = call(monkeypatch, capsys, "demo", "--preset", "iwslt-lightcov")
+def test_a_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, errors = call(monkeypatch, capsys, "train", "start/clasify", "--out", "unused")
     assert (code, output) == (1, "")
-    assert errors.startswith("error: preset: 1 problem iwslt-lightcov unknown preset; did you mean iwslt-lightconv?")
+    assert errors.startswith("error: start/clasify: 1 problem recipe neither a file nor a built-in recipe")
+    assert "did you mean start/classify?" in errors
     assert "Traceback" not in errors
 
 
-def test_an_unknown_preset_in_a_shell() -> None:
-    code, output, errors = depthwise("demo", "--preset", "wmt-en-de-dynamic")
+def test_a_mistake_in_a_shell() -> None:
+    code, output, errors = depthwise("train", "start/clasify", "--out", "unused")
     assert (code, output) == (1, "")
-    assert "did you mean wmt-en-de-dynamicconv?" in errors
-    assert "Traceback" not in errors
-
-
-def test_a_preset_that_does_not_translate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, errors = call(monkeypatch, capsys, "demo", "--preset", "gbw-dynamicconv")
-    assert code == 1
-    assert "DepthwiseForSeq2SeqLM is made of encoder and decoder; the configuration has decoder" in errors
+    assert "did you mean start/classify?" in errors
     assert "Traceback" not in errors
 
 
@@ -115,9 +89,9 @@ def test_a_preset_that_does_not_translate(monkeypatch: pytest.MonkeyPatch, capsy
     ("arguments", "message"),
     [
         (["dmo"], "No such command"),
-        (["demo", "--pre"], "No such option"),
-        (["demo", "--rows", "0"], "Invalid value for '--rows'"),
-        (["demo", "--steps", "many"], "Invalid value for '--steps'"),
+        (["demo", "--ou"], "No such option"),
+        (["demo", "--updates", "0"], "Invalid value for '--updates'"),
+        (["demo", "--numbers", "many"], "Invalid value for '--numbers'"),
         (["demo", "extra"], "unexpected extra argument"),
     ],
 )
@@ -132,6 +106,6 @@ def test_wrong_usage(
 def test_mistakes_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a user's mistake becomes a sentence; a bug keeps its traceback."""
     monkeypatch.setattr(sys, "argv", ["depthwise", "demo"])
-    monkeypatch.setattr("depthwise.cli.demo.preset", lambda name: 1 // 0)
+    monkeypatch.setattr("depthwise.cli.demo.read_recipe", lambda name, changes: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         main()

@@ -3,12 +3,14 @@
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from depthwise.cli.main import app, main
+from depthwise.evaluation import evaluate_run, load_run
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 
@@ -47,6 +49,20 @@ def test_a_run_folder(tmp_path: Path) -> None:
     output = info(str(tmp_path))
     assert "DepthwiseForTokenClassification at length 25" in output
     assert f" all {model.num_parameters():,} " in output
+
+
+def test_a_trained_run(make_run: Callable[..., Path]) -> None:
+    """What it is for, and what evaluations left on record; other files of results are none of them."""
+    folder = make_run("classes", seed=2)
+    output = info(str(folder))
+    assert "trained for text_classification with seed 2 on " in output
+    assert "results/" not in output
+    found = evaluate_run(load_run(folder, device="cpu", depth=1), "test")
+    (folder / "results" / "tune.json").write_text("{}")
+    output = info(str(folder))
+    assert f"results/test-depth-1.json: accuracy {found.value:.2f}, " in output
+    assert "mean depth 1.00, 5 examples in" in output
+    assert "tune.json" not in output
 
 
 def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

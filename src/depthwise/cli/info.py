@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from depthwise.config import preset
+from depthwise.config import load_recipe, preset
 from depthwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +34,28 @@ def info(
     console = Console()
     console.print(_parts(_config(model), length))
     console.print(f"kernel back end: {describe()}")
+    if Path(model).exists():
+        _show_run(console, Path(model))
+
+
+def _show_run(console: Console, folder: Path) -> None:
+    """What a run was trained for, and what is on record of how good it is."""
+    from depthwise.evaluation import read_evaluation
+    from depthwise.evaluation.results import RESULTS
+
+    if (folder / "recipe.yaml").is_file():
+        recipe = load_recipe(folder / "recipe.yaml")
+        files = " and ".join(recipe.data.train or ("data that the recipe does not name",))
+        console.print(f"trained for {recipe.task} with seed {recipe.seed} on {files}", markup=False, soft_wrap=True)
+    for path in sorted((folder / RESULTS).glob("*.json")):
+        found = read_evaluation(path)
+        if found is not None:
+            scores = ", ".join(
+                f"{name} {'not finite' if value is None else f'{value:.2f}'}" for name, value in found.metrics.items()
+            )
+            depth = "" if found.mean_depth is None else f", mean depth {found.mean_depth:.2f}"
+            line = f"{path.relative_to(folder)}: {scores}{depth}, {found.examples:,} examples in {found.seconds:.2f} s"
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _config(name: str) -> "DepthwiseConfig":

@@ -12,7 +12,7 @@ from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
 from depthwise.cli.predict import predict
 from depthwise.cli.recipes import recipes
-from depthwise.cli.train import train
+from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
 from depthwise.errors import DepthwiseError
 
@@ -54,5 +54,6 @@ def main() -> None:
     try:
         app()
     except DepthwiseError as error:
-        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {error}", err=True)
+        if leads():
+            typer.echo(f"{typer.style('error', fg='red', bold=True)}: {error}", err=True)
         sys.exit(1)

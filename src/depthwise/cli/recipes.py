@@ -16,11 +16,11 @@ def recipes(
     if name is not None:
         typer.echo(recipe_text(name), nl=False)
         return
-    found = built_in()
-    facts = list(dict.fromkeys(fact for recipe in found for fact in recipe.facts))
-    table = Table("recipe", "trains", *facts)
-    for recipe in found:
-        table.add_row(recipe.name, recipe.title, *(recipe.facts.get(fact, "-") for fact in facts))
+    table = Table(show_lines=True)
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("what it trains")
+    for recipe in built_in():
+        table.add_row(recipe.name, "\n".join([recipe.title, *(f"{fact}: {of}" for fact, of in recipe.facts.items())]))
     console = Console(markup=False, highlight=False)
     console.print(table)
     console.print("depthwise recipes NAME prints one; depthwise train NAME trains it.")

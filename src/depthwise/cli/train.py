@@ -1,5 +1,6 @@
 """``depthwise train``: from a recipe to a run."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,11 @@ import typer
 from rich.console import Console
 
 from depthwise.config import read_recipe
+
+
+def leads() -> bool:
+    """Whether this process speaks for those that torchrun started with it."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def train(
@@ -18,7 +24,7 @@ def train(
 ) -> None:
     """Train a recipe. Interrupted in whatever way, the same command goes on where the folder stopped."""
     asked = read_recipe(recipe, changes or ())
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, quiet=not leads())
 
     import transformers
 

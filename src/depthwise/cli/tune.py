@@ -171,8 +171,8 @@ def _write(
 
 def _generation_config(run: "Run", search: SearchConfig) -> str:
     """What Transformers' own ``generate`` does unless told otherwise; a limit that depends on the source it has not."""
-    path = run.folder / GENERATION
-    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    assert run.model.generation_config is not None
+    config = json.loads(run.model.generation_config.to_json_string())
     config["num_beams"] = search.num_beams
     for name in ("length_penalty", "early_stopping", "no_repeat_ngram_size", "_from_model_config"):
         config.pop(name, None)

@@ -105,6 +105,8 @@ class TrainingConfig:
     device: str = "auto"
     compile: bool = False
     """Compile the model with ``torch.compile``."""
+    shard: bool = False
+    """Split weights, gradients and optimiser over the GPUs of torchrun's processes (FSDP); else each has all (DDP)."""
     log_every: int = 100
     """Updates between two lines of ``metrics.jsonl``."""
     validate_every: int | None = None

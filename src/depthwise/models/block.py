@@ -1,6 +1,7 @@
 """One block: mixer, attention over a source (decoders that have one), feed-forward; each a gated residual sub-block."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,6 +23,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
+
+
+@dataclass(frozen=True)
+class Source:
+    """Encoder states that a decoder attends to."""
+
+    states: Float[Tensor, "B S D"]
+    valid: Bool[Tensor, "B S"] | None = None
 
 
 class FeedForward(nn.Module):
@@ -112,15 +121,22 @@ class Block(GradientCheckpointingLayer):
         *,
         valid: Bool[Tensor, "B T"] | None = None,
         past: Memory | None = None,
-        source: KeyValueMemory | None = None,
+        source: KeyValueMemory | Source | None = None,
         gate: Gate | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Memory]:
-        """The states after this block, and the memory that they read: ``past`` followed by their own."""
+        """The states after this block, and the memory that they read: ``past`` followed by their own.
+
+        A source that was not written yet (``write_source``) is written here, within what is sharded and checkpointed.
+        """
         entered = self.mixer_residual.enter(x)
         written = self.mixer.write(entered, valid)
         memory: Memory = written if past is None else past.append(written)
         x = self.mixer_residual.leave(x, self.mixer.read(entered, memory), gate)
-        return self._upper(x, source, gate), memory
+        return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
+
+    def write_source(self, source: Source) -> KeyValueMemory | None:
+        """Keys and values of encoder states; none where the block does not attend to any."""
+        return None if self.cross is None else self.cross.write(source.states, source.valid)
 
     def _upper(self, x: Tensor, source: KeyValueMemory | None, gate: Gate | None) -> Tensor:
         if self.cross is not None:

@@ -3,6 +3,8 @@
 Slow, simple and differentiable: the truth that every faster executor must agree with.
 """
 
+from torch.distributed.fsdp import FSDPModule
+
 from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
@@ -32,5 +34,11 @@ def run_masked(
         raise InputError(f"the weights of the plan have shape {tuple(plan.weight.shape)}, the input has {expected}")
     if valid is not None:
         plan = Plan(plan.run & valid, plan.weight)
-    gates = [plan.gate(layer) for layer in range(plan.num_layers_needed())]
+    gates = [plan.gate(layer) for layer in range(_num_layers_to_run(stack, plan))]
     return stack.run_all(x, gates, valid=valid, source=source, state=state, keep_hidden=keep_hidden)
+
+
+def _num_layers_to_run(stack: Stack, plan: Plan) -> int:
+    """As many as any token needs; all of them where blocks are sharded, since all processes gather them together."""
+    is_sharded = any(isinstance(block, FSDPModule) for block in stack.layers)
+    return stack.num_layers if is_sharded else plan.num_layers_needed()

@@ -8,16 +8,10 @@ from torch import nn
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
-from depthwise.models.block import Block
+from depthwise.models.block import Block, Source
 from depthwise.shapes import Bool, Float, Tensor
 
-
-@dataclass(frozen=True)
-class Source:
-    """Encoder states that a decoder attends to."""
-
-    states: Float[Tensor, "B S D"]
-    valid: Bool[Tensor, "B S"] | None = None
+__all__ = ["Source", "Stack", "StackOutput"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,6 @@ class Stack(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def write_source(self, layer: int, source: Source | None) -> KeyValueMemory | None:
-        """Keys and values of the encoder states for one block; none without an encoder."""
-        cross = self.block(layer).cross
-        return None if cross is None or source is None else cross.write(source.states, source.valid)
-
     def run_layer(
         self,
         layer: int,
@@ -67,7 +56,7 @@ class Stack(nn.Module):
         *,
         valid: Bool[Tensor, "B T"] | None = None,
         past: Memory | None = None,
-        source: KeyValueMemory | None = None,
+        source: KeyValueMemory | Source | None = None,
         gate: Gate | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Memory]:
         """One block for all positions: their states after it, and the memory they read (see ``Block.forward``)."""
@@ -98,10 +87,12 @@ class Stack(nn.Module):
                 break
             earlier = state.memories[layer] if state is not None and state.memories else None
             past = None if earlier is None else earlier.past
-            written = self.write_source(layer, source) if earlier is None else earlier.source
+            written = _written(block, source, earlier) if state is not None else None
             if runs:
                 gate = None if gates is None else gates[layer]
-                x, memory = self.run_layer(layer, x, valid=valid, past=past, source=written, gate=gate)
+                x, memory = self.run_layer(
+                    layer, x, valid=valid, past=past, source=source if written is None else written, gate=gate
+                )
             else:
                 memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
             if state is not None:
@@ -125,3 +116,10 @@ def _first_uses(config: StackConfig) -> list[int]:
     """The layer in which each block first runs, which says how it is built; layers that share agree on that."""
     blocks = [config.block_of(layer) for layer in range(config.num_layers)]
     return [blocks.index(block) for block in dict.fromkeys(blocks)]
+
+
+def _written(block: Block, source: Source | None, earlier: LayerMemory | None) -> KeyValueMemory | None:
+    """The source as this block has it in its memory, written at the first step."""
+    if earlier is not None:
+        return earlier.source
+    return None if source is None else block.write_source(source)

@@ -86,8 +86,6 @@ def written(checkpoint: Path, *, leads: bool) -> Iterator[Path]:
     earlier checkpoints are as they were.
     """
     workshop = checkpoint.with_name(f".{checkpoint.name}{_PARTIAL}")
-    if leads and workshop.exists():
-        shutil.rmtree(workshop)
     try:
         new = workshop / checkpoint.name
         new.mkdir(parents=True, exist_ok=True)
@@ -130,14 +128,18 @@ def clear_away(run: Path, *, needed: Sequence[int], num_to_go_on: int = 2) -> No
     ``needed`` are the updates whose weights may become part of the model. The newest ones, of whatever purpose, stay
     complete, more than one of them in case that one comes to harm.
     """
-    for path in run.glob(f".checkpoint-*{_PARTIAL}"):
-        shutil.rmtree(path, ignore_errors=True)
     found = checkpoints(run)
     for path in found[: max(0, len(found) - num_to_go_on)]:
         if update_of(path) not in needed:
             shutil.rmtree(path)
         elif (path / "trainer_state.json").exists():
             _strip(path)
+
+
+def remove_unfinished(run: Path) -> None:
+    """Clear away what a process that was killed left of a checkpoint."""
+    for path in run.glob(f".checkpoint-*{_PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _strip(checkpoint: Path) -> None:

@@ -10,6 +10,7 @@ config.json, model.safetensors, generation_config.json, training.json    at the 
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 
 from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
 from depthwise.errors import BackendUnavailable, CheckpointError, TrainingError
@@ -27,6 +28,7 @@ from depthwise.training.averaging import average_weights
 from depthwise.training.checkpoints import checkpoints, damage, newest_whole, progress_of, replace_text, update_of
 from depthwise.training.display import Display
 from depthwise.training.interrupts import Interrupt, heeded
+from depthwise.training.processes import Team, team
 from depthwise.training.stream import BatchStream
 from depthwise.training.trainer import DepthwiseTrainer, Progress
 
@@ -36,6 +38,12 @@ MAY_CHANGE = {
     *("select", "average", "workers", "threads", "device", "gradient_norms"),
 }
 """Options of training that may differ when a run goes on."""
+FULLY_SHARDED: dict[str, Any] = {
+    "version": 2,
+    "transformer_layer_cls_to_wrap": ["Block"],
+    "state_dict_type": "FULL_STATE_DICT",
+}
+"""Every block is gathered when it runs; checkpoints hold whole weights."""
 log = logging.getLogger(__name__)
 
 
@@ -54,17 +62,32 @@ class Trained:
 
 
 def train(recipe: Recipe, folder: Path) -> Trained:
-    """Train a recipe in a folder, or go on where the folder stopped."""
+    """Train a recipe in a folder, or go on where the folder stopped; alone, or together with what torchrun started."""
     check_machine(recipe)
-    begin(folder, recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
+    us = team(on_gpu=uses_gpu(recipe))
+    if us.leads:
+        task = _begun(recipe, folder)
+    us.wait()
+    if not us.leads:
+        task = open_task(decided(recipe, folder), folder)
+    with heeded() as interrupt:
+        return _train(task, folder, interrupt, us)
+
+
+def _begun(recipe: Recipe, folder: Path) -> Task:
+    """The task of a recipe, once its folder holds all that is known before training."""
+    begin(folder, recipe)
     task = open_task(decided(recipe, folder), folder)
     if not (folder / RECIPE).exists():
         task.save(folder)
     replace_text(folder / RECIPE, recipe_yaml(task.resolved()))
-    with heeded() as interrupt:
-        return _train(task, folder, interrupt)
+    return task
+
+
+def uses_gpu(recipe: Recipe) -> bool:
+    return recipe.training.device != "cpu" and torch.cuda.is_available()
 
 
 def check_machine(recipe: Recipe) -> None:
@@ -72,9 +95,16 @@ def check_machine(recipe: Recipe) -> None:
     training = recipe.training
     if training.device == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailable("there is no GPU here that torch can use; set training.device=cpu, or leave it out")
-    on_gpu = training.device != "cpu" and torch.cuda.is_available()
-    if training.precision == "fp16" and not on_gpu:
+    if training.precision == "fp16" and not uses_gpu(recipe):
         raise BackendUnavailable("fp16 needs a GPU; set training.precision=fp32 or bf16")
+    if training.shard and not uses_gpu(recipe):
+        raise BackendUnavailable(
+            "sharded training needs GPUs; leave training.shard out, or start it where there are some"
+        )
+    if training.shard and "WORLD_SIZE" not in os.environ:
+        raise BackendUnavailable(
+            "sharded training needs processes to share: torchrun --nproc-per-node N -m depthwise train ..."
+        )
     for name in training.report:
         if find_spec(name) is None:
             raise BackendUnavailable(f"{name} is not installed; pip install {name}, or leave it out of training.report")
@@ -135,15 +165,15 @@ def _leaf(recipe: Recipe, name: str) -> Any:
     return value
 
 
-def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
-    store = task.store("train")
-    valid = task.store("valid") if task.recipe.data.valid else None
+def _train(task: Task, folder: Path, interrupt: Interrupt, us: Team) -> Trained:
+    store = task.examples("train")
+    valid = task.examples("valid") if task.recipe.data.valid else None
     for name, of in (("train", store), ("valid", valid)):
-        if of is not None and (of.report.num_bad or of.report.num_cut):
+        if us.leads and of is not None and (of.report.num_bad or of.report.num_cut):
             log.warning("%s: %s", name, of.report.summary())
     checkpoint = newest_whole(folder)
     progress = Progress(**progress_of(checkpoint)) if checkpoint is not None else Progress()
-    batches = task.batches(store)
+    batches = task.batches(store, rank=us.rank, world_size=us.world_size)
     if progress.data:
         batches.load_state_dict(progress.data)
     max_updates = num_updates(task.recipe, len(batches))
@@ -156,12 +186,13 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
     trainer = DepthwiseTrainer(
         task,
         model,
-        arguments(task.recipe, folder, max_updates),
+        arguments(task.recipe, folder, max_updates, us.rank),
         stream=BatchStream(batches),
         train=store,
         valid=valid,
         progress=progress,
         interrupt=interrupt,
+        team=us,
     )
     display = Display(lambda: trainer.num_items_done, task.item)
     trainer.add_callback(display)
@@ -176,9 +207,11 @@ def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
     result = Trained(
         folder, trainer.state.global_step or done, trainer.seconds, progress.best, metric, model.num_parameters()
     )
-    if interrupt and trainer.state.global_step < max_updates and not _lost_patience(task.recipe, progress):
-        return replace(result, interrupted=interrupt.number)
-    _write_model(task, model, trainer, result)
+    if trainer.stopped_by is not None and not _lost_patience(task.recipe, progress):
+        return replace(result, interrupted=trainer.stopped_by)
+    if us.leads:
+        _write_model(task, result, trainer.chosen_updates())
+    us.wait()
     return result
 
 
@@ -198,16 +231,20 @@ def _lost_patience(recipe: Recipe, progress: Progress) -> bool:
     return patience is not None and progress.num_without_better >= patience
 
 
-def arguments(recipe: Recipe, folder: Path, max_updates: int) -> TrainingArguments:
-    """What Transformers' Trainer needs to know; what it would do between updates is switched off."""
+def arguments(recipe: Recipe, folder: Path, max_updates: int, rank: int = 0) -> TrainingArguments:
+    """What Transformers' Trainer needs to know; what it would do between updates is switched off.
+
+    Every process drops out differently.
+    """
     training = recipe.training
-    on_gpu = training.device != "cpu" and torch.cuda.is_available()
+    on_gpu = uses_gpu(recipe)
     precision = training.precision
     if precision == "auto":
         precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    sharded: dict[str, Any] = {"fsdp": True, "fsdp_config": dict(FULLY_SHARDED)} if training.shard else {}
     made = TrainingArguments(
         output_dir=str(folder),
-        seed=recipe.seed,
+        seed=recipe.seed + rank,
         max_steps=max_updates,
         gradient_accumulation_steps=training.accumulate,
         max_grad_norm=training.clip_norm,
@@ -224,27 +261,28 @@ def arguments(recipe: Recipe, folder: Path, max_updates: int) -> TrainingArgumen
         use_cache=True,
         dataloader_pin_memory=on_gpu,
         remove_unused_columns=False,
+        **sharded,
     )
     assert made.device is not None
     made._n_gpu = min(made._n_gpu, 1)  # several GPUs need a process each; Transformers would split every batch instead
     return made
 
 
-def _write_model(task: Task, model: PreTrainedModel, trainer: DepthwiseTrainer, result: Trained) -> None:
+def _write_model(task: Task, result: Trained, updates: list[int]) -> None:
     """The mean of the chosen checkpoints as the model of the run."""
     folder = result.folder
-    chosen = [path for path in checkpoints(folder) if update_of(path) in trainer.chosen_updates()]
+    chosen = [path for path in checkpoints(folder) if update_of(path) in updates]
     whole = [path for path in chosen if damage(path) is None]
     for path in chosen:
         if path not in whole:
             log.warning("%s is damaged and no part of the model", path)
     if not whole:
         raise CheckpointError(f"{folder} holds none of the checkpoints that were to become the model; train it again")
-    weights = average_weights(whole)
-    model.load_state_dict(weights, strict=False)
+    model = task.model_class(task.model_config())
+    model.load_state_dict(average_weights(whole), strict=False)
     workshop = folder / ".model.partial"
     try:
-        model.cpu().save_pretrained(workshop)
+        model.save_pretrained(workshop)
         for path in sorted(workshop.iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(folder / path.name)
         summary = {

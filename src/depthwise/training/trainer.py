@@ -35,12 +35,13 @@ from depthwise.errors import CheckpointError, TrainingError
 from depthwise.evaluation.validation import score_split, validate, validation_metrics
 from depthwise.shapes import Tensor
 from depthwise.tasks import Examples, Task
-from depthwise.training.checkpoints import PROGRESS, clear_away, replace_text, written
+from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, replace_text, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
+from depthwise.training.processes import Team
 from depthwise.training.schedules import build_schedule
 from depthwise.training.stream import BatchStream, EpochRows
 
@@ -74,11 +75,13 @@ class DepthwiseTrainer(Trainer):
         valid: Examples | None,
         progress: Progress,
         interrupt: Interrupt,
+        team: Team,
         callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         self.task, self.stream = task, stream
         self.train_store, self.valid_store = train, valid
-        self.progress, self.interrupt = progress, interrupt
+        self.progress, self.interrupt, self.team = progress, interrupt, team
+        self.stopped_by: int | None = None
         self.run = Path(arguments.output_dir or ".")
         self.metrics_file = MetricsFile(self.run / "metrics.jsonl")
         super().__init__(model=model, args=arguments, callbacks=[Steering(self), *(callbacks or [])])
@@ -200,7 +203,10 @@ class DepthwiseTrainer(Trainer):
     def go_on_from(self, num_updates: int) -> None:
         """Updates that were made before this process began."""
         self._first_update = num_updates
-        self.metrics_file.begin(num_updates)
+        if self.team.leads:
+            self.metrics_file.begin(num_updates)
+            remove_unfinished(self.run)
+        self.team.wait()
 
     @property
     def num_steps(self) -> int:
@@ -339,10 +345,11 @@ class Steering(TrainerCallback):
         else:
             is_due = state.global_step % training.validate_every == 0
         control.should_evaluate = is_due or is_last
-        asked = bool(trainer.interrupt)
+        asked = not is_last and trainer.team.any_of_us(bool(trainer.interrupt))
         saves = training.save_every is not None and state.global_step % training.save_every == 0
         control.should_save = control.should_evaluate or saves or asked
         if asked:
+            trainer.stopped_by = trainer.interrupt.number or signal.SIGTERM
             control.should_training_stop = True
         return control
 

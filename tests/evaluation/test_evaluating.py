@@ -1,0 +1,144 @@
+"""Scores of runs and of given predictions."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from depthwise.errors import DataError, InputError
+from depthwise.evaluation import (
+    evaluate_run,
+    evaluating,
+    load_run,
+    mean_depth,
+    open_run,
+    predict_all,
+    read_evaluation,
+    read_examples,
+    score_predictions,
+)
+from depthwise.tasks import Prediction
+
+MakeRun = Callable[..., Path]
+GOLD = ["good", "bad", "good", "bad", "good"]
+
+
+def test_an_evaluation_is_that_of_the_predictions(make_run: MakeRun) -> None:
+    folder = make_run("translation")
+    run = load_run(folder, device="cpu")
+    found = evaluate_run(run, "test")
+    examples = read_examples(run.task, "test")
+    predictions = predict_all(run, [example.texts[:1] for example in examples])
+    assert list(found.predictions) == [prediction.text for prediction in predictions]
+    scores = run.task.score(found.predictions, examples)
+    assert found.metrics == {name: score.value for name, score in scores.items()}
+    assert found.signatures["sacrebleu"].startswith("nrefs:1|case:mixed")
+    assert (found.metric, found.examples, found.seed, found.split) == ("sacrebleu", 5, 1, "test")
+    assert found.mean_depth == 2.0
+    assert found.seconds > 0
+    assert found.examples_per_second == pytest.approx(5 / found.seconds)
+    num_tokens = sum(len(prediction.depths) for prediction in predictions)
+    assert found.tokens_per_second == pytest.approx(num_tokens / found.seconds)
+    assert found.settings["generation"]["num_beams"] == 2
+    assert read_evaluation(folder / "results" / "test.json") == found
+
+
+def test_a_classifier_counts_the_tokens_of_its_input(make_run: MakeRun) -> None:
+    found = evaluate_run(load_run(make_run("classes"), device="cpu", depth=1), "valid")
+    assert found.mean_depth == 1.0
+    assert found.tokens_per_second == pytest.approx((2 + 3 + 3 + 1 + 6 + 5) / found.seconds)
+    assert found.settings == {"precision": "fp32", "depth": 1, "generation": None}
+    assert set(found.metrics) == {"accuracy", "f1_macro"}
+
+
+def test_mean_depth_is_over_tokens() -> None:
+    assert mean_depth([Prediction("", None, (1, 3)), Prediction("", None, (2, 2, 5, 5))]) == 3.0
+    assert mean_depth([Prediction("")]) is None
+
+
+def test_given_predictions(make_run: MakeRun) -> None:
+    folder = make_run("classes")
+    (folder / "model.safetensors").unlink()
+    task = open_run(folder)
+    assert score_predictions(task, "test", GOLD).metrics == {"accuracy": 100.0, "f1_macro": 100.0}
+    found = score_predictions(task, "test", ["good"] * 5)
+    assert found.metrics["accuracy"] == 60.0
+    assert (found.mean_depth, found.weights_digest, found.examples_per_second) == (None, None, None)
+    assert not (folder / "results").exists()
+
+
+def test_too_few_predictions(make_run: MakeRun) -> None:
+    task = open_run(make_run("classes"))
+    with pytest.raises(DataError, match=r"there are 4 predictions for 5 examples of .*labelled.tsv; give one on each"):
+        score_predictions(task, "test", GOLD[:4])
+
+
+def test_predictions_for_the_lines_of_a_file_with_bad_ones(
+    make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One for each good line, or one for each line."""
+    data = tmp_path / "test.tsv"
+    data.write_text("good\ta b\nno tab\nbad\tc\n")
+    task = open_run(make_run("classes"), [f"data.test={data}", "data.on_bad_line=skip"])
+    with caplog.at_level(logging.WARNING):
+        assert score_predictions(task, "test", ["good", "bad"]).metrics["accuracy"] == 100.0
+    assert "2 lines kept, 1 left out (1 missing tab)" in caplog.text
+    assert score_predictions(task, "test", ["good", "whatever", "bad"]).metrics["accuracy"] == 100.0
+
+
+def test_data_without_examples(make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text("no tab\n")
+    task = open_run(make_run("classes"), [f"data.test={tmp_path / 'test.tsv'}", "data.on_bad_line=skip"])
+    with pytest.raises(DataError, match=r"test.tsv has no examples; give data.test=FILE with at least one"):
+        read_examples(task, "test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "changes", "error", "message"),
+    [
+        ("classes", "ugly\ta b", [], DataError, 'label "ugly" was never seen in training'),
+        ("numbers", "many\ta b", [], InputError, "predictions and labels must be numbers"),
+        ("numbers", "0.5\ta b", [], InputError, "all labels are the same"),
+    ],
+)
+def test_what_cannot_be_scored_is_not_predicted(
+    make_run: MakeRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    line: str,
+    changes: list[str],
+    error: type[Exception],
+    message: str,
+) -> None:
+    data = tmp_path / "test.tsv"
+    data.write_text(f"{line}\n")
+    run = load_run(make_run(kind), [f"data.test={data}", *changes], device="cpu")
+
+    def forbidden(*arguments: Any) -> None:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(evaluating, "warm_up", forbidden)
+    with pytest.raises(error, match=message):
+        evaluate_run(run, "test")
+
+
+def test_regression(make_run: MakeRun) -> None:
+    found = evaluate_run(load_run(make_run("numbers"), ["evaluation.metrics=[squared_error,pearson]"]), "test")
+    assert found.metric == "squared_error"
+    numbers = torch.tensor([float(text) for text in found.predictions])
+    expected = ((numbers - torch.tensor([0.5, 1.5, -2.0, 3.0])) ** 2).mean().item()
+    assert found.value == pytest.approx(expected, rel=1e-3)
+
+
+def test_infinite_scores_are_none_in_json(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run("numbers")
+    run = load_run(folder, ["evaluation.metrics=[squared_error]"], device="cpu")
+    monkeypatch.setattr(run.task, "predict", lambda model, batch: [Prediction("1e200")] * len(batch["input_ids"]))
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        assert evaluate_run(run, "test").metrics == {"squared_error": None}
+    assert json.loads((folder / "results" / "test.json").read_text())["metrics"] == {"squared_error": None}

@@ -1,0 +1,117 @@
+"""Loading a finished run, and what is said of one that cannot be loaded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from depthwise.depth import Plan
+from depthwise.errors import CheckpointError, ConfigError, InputError
+from depthwise.evaluation import load_run, open_run, pick_device
+from depthwise.evaluation.runs import cut_to_depth
+
+MakeRun = Callable[..., Path]
+
+
+def test_a_run_is_loaded_for_evaluation(make_run: MakeRun) -> None:
+    folder = make_run("translation", seed=3)
+    run = load_run(folder, ["generation.num_beams=1"], device="cpu")
+    assert not run.model.training
+    assert run.task.kind == "translation"
+    assert (run.recipe.seed, run.recipe.generation.num_beams, run.recipe.generation.max_extra) == (3, 1, 3)
+    saved = load_file(folder / "model.safetensors")
+    assert all(torch.equal(run.model.state_dict()[name], tensor) for name, tensor in saved.items())
+
+
+def test_precision(make_run: MakeRun) -> None:
+    run = load_run(make_run("classes"), device="cpu", precision="bf16")
+    assert {weight.dtype for weight in run.model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.width=8", "model.width  is fixed once a model is trained; changes are to data, generation, evaluation"),
+        ("seed=8", "seed  is fixed once a model is trained"),
+        ("generation.beams=1", "generation.beams  unknown option; did you mean generation.num_beams?"),
+        ("generation.num_beams=0", "generation.num_beams  0 is too small"),
+        ("evaluation.metrics=[bleau]", 'evaluation.metrics  "bleau" is none of sacrebleu'),
+    ],
+)
+def test_changes_that_cannot_be(make_run: MakeRun, change: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_run(make_run("translation"), [change])
+    assert message in str(raised.value)
+
+
+def test_the_task_needs_no_weights(make_run: MakeRun) -> None:
+    folder = make_run("classes")
+    (folder / "model.safetensors").unlink()
+    assert open_run(folder).kind == "text_classification"
+    with pytest.raises(CheckpointError, match=f"the weights in {folder} cannot be loaded: .*no file named"):
+        load_run(folder, device="cpu")
+
+
+def test_damaged_weights(make_run: MakeRun) -> None:
+    folder = make_run("classes")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=f"the weights in {folder} cannot be loaded: ") as raised:
+        load_run(folder, device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+def test_incomplete_weights(make_run: MakeRun) -> None:
+    """Transformers would draw what is missing at random and only warn."""
+    folder = make_run("classes")
+    weights = load_file(folder / "model.safetensors")
+    del weights["classifier.bias"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    message = f"the weights in {folder} are incomplete: classifier.bias is missing$"
+    with pytest.raises(CheckpointError, match=message):
+        load_run(folder, device="cpu")
+
+
+def test_weights_of_another_shape(make_run: MakeRun) -> None:
+    folder = make_run("classes")
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"] = torch.zeros(7)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"the weights in {folder} cannot be loaded: "):
+        load_run(folder, device="cpu")
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
+    with pytest.raises(InputError, match="there is no GPU here that torch can use; ask for the device cpu, or auto"):
+        pick_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert pick_device("auto") == torch.device("cuda")
+
+
+@torch.no_grad()
+def test_a_depth_is_that_of_a_plan(make_run: MakeRun) -> None:
+    """For the encoder of a classifier and the decoder of a translator."""
+    classifier, cut = (load_run(make_run("classes", name=name), device="cpu").model for name in ("a", "b"))
+    cut_to_depth(cut, 1)
+    ids = torch.tensor([[4, 5, 6, 2]])
+    depths = torch.ones_like(ids)
+    planned = classifier(ids, plan=Plan.of_depths(depths, 2))
+    torch.testing.assert_close(cut(ids).logits, planned.logits)
+    assert cut(ids).depths.tolist() == planned.depths.tolist() == [[1, 1, 1, 1]]
+    assert not torch.allclose(classifier(ids).logits, planned.logits)
+
+    translator, cut = (load_run(make_run("translation", name=name), device="cpu").model for name in ("c", "d"))
+    cut_to_depth(cut, 1)
+    planned = translator(ids, decoder_input_ids=ids, plan=Plan.of_depths(depths, 2))
+    torch.testing.assert_close(cut(ids, decoder_input_ids=ids).logits, planned.logits)
+    assert cut(ids, decoder_input_ids=ids).encoder_depths.tolist() == [[2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_depth_that_there_is_not(make_run: MakeRun, depth: int) -> None:
+    with pytest.raises(InputError, match="the decoder has 2 blocks; give a depth from 1 to 2"):
+        load_run(make_run("translation"), device="cpu", depth=depth)
