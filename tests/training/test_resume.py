@@ -211,6 +211,18 @@ def test_another_recipe_cannot_go_on_in_the_same_folder(
         train(recipe_of(translation), tmp_path / "run")
 
 
+def test_a_mistake_before_the_first_checkpoint_can_be_mended(
+    classification: dict[str, Any], translation: dict[str, Any], tmp_path: Path
+) -> None:
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write("pink\ta pink one\n")
+    with pytest.raises(DataError, match="never seen in training"):
+        train(recipe_of(classification, max_updates=2), tmp_path / "run")
+    assert train(recipe_of(translation, max_updates=2), tmp_path / "run").num_updates == 2
+    train(recipe_of(translation, max_updates=2), tmp_path / "fresh")
+    assert_same_run(tmp_path / "run", tmp_path / "fresh")
+
+
 def test_other_data_cannot_go_on_in_the_middle_of_an_epoch(
     classification: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

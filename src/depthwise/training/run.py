@@ -124,11 +124,21 @@ def begin(folder: Path, recipe: Recipe) -> None:
         raise TrainingError(f"{folder} cannot be written: {error.strerror}; give another --out") from error
     earlier = load_recipe(given)
     differing = [name for name in _leaves_that_differ(recipe_dict(earlier), recipe_dict(recipe)) if _matters(name)]
-    if differing:
+    if differing and (checkpoints(folder) or (folder / SUMMARY).exists()):
         shown = "; ".join(f"{name} was {_leaf(earlier, name)}, not {_leaf(recipe, name)}" for name in differing[:5])
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise TrainingError(f"{folder} was begun with another recipe: {shown}{more}; give another --out")
+    if differing:
+        _forget(folder)
     replace_text(given, recipe_yaml(recipe))
+
+
+def _forget(folder: Path) -> None:
+    """What was decided for a recipe that never came to its first checkpoint."""
+    (folder / RECIPE).unlink(missing_ok=True)
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    shutil.rmtree(folder / "target", ignore_errors=True)
 
 
 def decided(recipe: Recipe, folder: Path) -> Recipe:
