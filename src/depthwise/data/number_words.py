@@ -123,6 +123,8 @@ def write_corpus(folder: Path, numbers: dict[str, list[int]]) -> None:
         for side, ending in enumerate(("digits", "words")):
             path, text = folder / f"{split}.{ending}", "".join(f"{pair[side]}\n" for pair in pairs)
             if not path.exists():
-                path.write_text(text, encoding="utf-8")
+                partial = path.with_name(f".{path.name}.partial")
+                partial.write_text(text, encoding="utf-8")
+                partial.replace(path)
             elif path.read_text(encoding="utf-8") != text:
                 raise DataError(f"{path} holds other numbers than these; give another folder")

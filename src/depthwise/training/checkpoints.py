@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from depthwise.errors import CheckpointError
+from depthwise.evaluation.results import replace_file
 
 FILES = "files.json"
 PROGRESS = "progress.json"
@@ -147,19 +148,6 @@ def _strip(checkpoint: Path) -> None:
     extra = {path for pattern in ONLY_TO_GO_ON for path in checkpoint.glob(pattern)}
     listed = json.loads((checkpoint / FILES).read_text(encoding="utf-8"))
     kept = {name: value for name, value in listed.items() if checkpoint / name not in extra}
-    replace_text(checkpoint / FILES, json.dumps(kept, indent=1) + "\n")
+    replace_file(checkpoint / FILES, json.dumps(kept, indent=1) + "\n")
     for path in extra:
         path.unlink()
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that it holds either what it held before or all of the text."""
-    beside = path.with_name(f".{path.name}{_PARTIAL}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

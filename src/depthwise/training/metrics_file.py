@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from depthwise.training.checkpoints import replace_text
+from depthwise.evaluation.results import replace_file
 
 
 class MetricsFile:
@@ -30,7 +30,7 @@ class MetricsFile:
                 if not is_kept:
                     break
                 kept.append(line)
-        replace_text(self.path, "".join(kept))
+        replace_file(self.path, "".join(kept))
 
     def add(self, values: Mapping[str, Any]) -> None:
         line = json.dumps({name: _plain(value) for name, value in values.items()}, allow_nan=False)

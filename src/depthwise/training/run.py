@@ -22,10 +22,11 @@ from transformers import TrainingArguments, set_seed
 
 from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
 from depthwise.errors import BackendUnavailable, CheckpointError, TrainingError
+from depthwise.evaluation.results import replace_file
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Task, open_task
 from depthwise.training.averaging import average_weights
-from depthwise.training.checkpoints import checkpoints, damage, newest_whole, progress_of, replace_text, update_of
+from depthwise.training.checkpoints import checkpoints, clear_away, damage, newest_whole, progress_of, update_of
 from depthwise.training.display import Display
 from depthwise.training.interrupts import Interrupt, heeded
 from depthwise.training.processes import Team, team
@@ -82,7 +83,7 @@ def _begun(recipe: Recipe, folder: Path) -> Task:
     task = open_task(decided(recipe, folder), folder)
     if not (folder / RECIPE).exists():
         task.save(folder)
-    replace_text(folder / RECIPE, recipe_yaml(task.resolved()))
+    replace_file(folder / RECIPE, recipe_yaml(task.resolved()))
     return task
 
 
@@ -118,7 +119,7 @@ def begin(folder: Path, recipe: Recipe) -> None:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise TrainingError(f"{folder} is not empty and holds no training to go on with; give another --out")
             folder.mkdir(parents=True, exist_ok=True)
-            replace_text(given, recipe_yaml(recipe))
+            replace_file(given, recipe_yaml(recipe))
             return
     except OSError as error:
         raise TrainingError(f"{folder} cannot be written: {error.strerror}; give another --out") from error
@@ -130,7 +131,7 @@ def begin(folder: Path, recipe: Recipe) -> None:
         raise TrainingError(f"{folder} was begun with another recipe: {shown}{more}; give another --out")
     if differing:
         _forget(folder)
-    replace_text(given, recipe_yaml(recipe))
+    replace_file(given, recipe_yaml(recipe))
 
 
 def _forget(folder: Path) -> None:
@@ -303,7 +304,8 @@ def _write_model(task: Task, result: Trained, updates: list[int]) -> None:
             "num_parameters": result.num_parameters,
             "averaged": [update_of(path) for path in whole],
         }
-        replace_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+        replace_file(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+        clear_away(folder, needed=updates, num_to_go_on=1)
     except OSError as error:
         raise CheckpointError(
             f"{folder} cannot be written: {error.strerror}; make room and give the same command again"

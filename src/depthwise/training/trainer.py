@@ -32,10 +32,11 @@ from transformers import (
 )
 
 from depthwise.errors import CheckpointError, TrainingError
+from depthwise.evaluation.results import replace_file
 from depthwise.evaluation.validation import score_split, validate, validation_metrics
 from depthwise.shapes import Tensor
 from depthwise.tasks import Examples, Task
-from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, replace_text, written
+from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
@@ -289,7 +290,7 @@ class DepthwiseTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if leads:
-                    replace_text(workshop / place.name / PROGRESS, json.dumps(self._progress_now(), indent=1) + "\n")
+                    replace_file(workshop / place.name / PROGRESS, json.dumps(self._progress_now(), indent=1) + "\n")
         except (OSError, SafetensorError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "writ" not in str(error):  # torch's words for a full disk
                 raise
