@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test clean
+.PHONY: demo test test-gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -16,6 +16,11 @@ test: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n logical --maxprocesses 4
+
+# The tests that need a GPU, and those of the kernels on it instead of in Triton's interpreter.
+test-gpu: $(INSTALLED)
+	$(BIN)/pytest -n 8 tests/kernels
+	$(BIN)/pytest -n 4 -m gpu --ignore tests/kernels tests
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

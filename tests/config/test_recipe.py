@@ -66,6 +66,14 @@ def test_how_long_to_train_must_be_said_unless_a_size_decides() -> None:
     parse_recipe({**SMALL, "training": {}, "model": {"size": "auto"}})
 
 
+@pytest.mark.parametrize("origin", [{"size": "auto"}, {"from": "runs/other"}])
+@pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv", "cnn", "average"])
+def test_options_beside_a_size_or_another_run(origin: dict[str, Any], mixer: str) -> None:
+    parse_recipe({**SMALL, "model": {**origin, "encoder": {"mixer": mixer}, "decoder": {"mixer": mixer}}})
+    found = problems({**SMALL, "model": {**origin, "encoder": {"mixer": mixer, "dropout": 2}}})
+    assert set(found) == {"model.encoder.dropout"}
+
+
 @pytest.mark.parametrize(
     ("changes", "option"),
     [

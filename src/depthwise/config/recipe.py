@@ -272,7 +272,7 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
         return
     if size is not None or PRETRAINED in given:
-        options = merged(_PLACEHOLDER, options)
+        options = merged(_placeholder(options), options)
     adaptive = options.get("adaptive")
     cutoffs = adaptive.get("cutoffs") if isinstance(adaptive, Mapping) else None
     last = max((cutoff for cutoff in cutoffs if isinstance(cutoff, int)), default=0) if cutoffs else 0
@@ -282,8 +282,15 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         yield from (Problem(f"model.{problem.option}", problem.message) for problem in error.problems)
 
 
-_PLACEHOLDER: dict[str, Any] = {"width": 64, "encoder": {"num_heads": 1}}
-"""Stands in for what a size will decide, so that the options beside it can be checked."""
+def _placeholder(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Stands in for what a size or another run will decide, so that the options beside it can be checked."""
+    sides: dict[str, Any] = {"encoder": {"num_heads": 1}}
+    for side in ("encoder", "decoder"):
+        given = options.get(side)
+        if isinstance(given, Mapping):
+            needs_kernels = given.get("mixer", "attention") not in ("attention", "average")
+            sides[side] = {"num_heads": 1, **({"kernel_sizes": 3} if needs_kernels else {})}
+    return {"width": 64, **sides}
 
 
 def _share(value: float) -> str | None:
