@@ -1,0 +1,338 @@
+"""Light and dynamic convolution on a GPU: their Triton kernels beside the floor, FlashAttention and the reference.
+
+    python benchmarks/kernels.py
+    python benchmarks/kernels.py --json kernels.json --check
+
+Everything is bfloat16, width 1024, 16 heads, 16,384 tokens. "Kernel" times come from a CUDA graph that walks through
+several sets of inputs, more than the cache holds, so they hold neither the time Python takes nor numbers that were
+still in the cache. "Eager" times are those of plain calls in a loop over the same sets. The floor is the bytes that
+must move (every input read once, every output written once) at the speed of a plain copy, measured first. Attention is
+torch's scaled dot-product attention, causal, with as many heads.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from timing import Run, peak_bytes
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depthwise.config import StackConfig
+from depthwise.kernels import dynamic_conv, light_conv
+from depthwise.mixers import build_mixer
+
+WIDTH, HEADS, TOKENS = 1024, 16, 16384
+DTYPE = torch.bfloat16
+LENGTHS = [64, 256, 1024, 4096, 16384]
+CACHE_BYTES = 400 * 2**20
+"""Bytes of inputs that are walked through: several times what a cache of today holds."""
+REPEATS = 15
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was asked of one case, in milliseconds."""
+
+    kind: str
+    taps: int
+    backward: bool
+    must: float
+    aim: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, K = {self.taps}, {'forward + backward' if self.backward else 'forward'}"
+
+
+TARGETS = [
+    Target("dynamic", 7, False, 0.030, 0.022),
+    Target("dynamic", 31, False, 0.050, 0.030),
+    Target("dynamic", 31, True, 0.25, 0.12),
+    Target("light", 31, False, 0.040, 0.025),
+    Target("light", 31, True, 0.15, 0.08),
+]
+
+
+@dataclass(frozen=True)
+class Measured:
+    target: Target
+    floor: float
+    kernel: float
+    eager: float
+    reference: float
+    peak_mib: float
+    reference_peak_mib: float
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A convolution against attention at one length: times of kernels, in milliseconds."""
+
+    what: str
+    taps: int
+    length: int
+    backward: bool
+    convolution: float
+    attention: float
+    eager: float
+    eager_attention: float
+
+
+def kernel_ms(runs: list[Run]) -> float:
+    """Milliseconds per run inside a CUDA graph of all runs."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for run in runs * 2:
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for run in runs:
+            run()
+    graph.replay()
+    return median(_elapsed_ms(graph.replay) for _ in range(REPEATS)) / len(runs)
+
+
+def eager_ms(runs: list[Run]) -> float:
+    """Milliseconds per run of plain calls, those that Python takes included where the GPU waits for it."""
+
+    def every() -> None:
+        for run in runs * 4:
+            run()
+
+    every()
+    return median(_elapsed_ms(every) for _ in range(3)) / (4 * len(runs))
+
+
+def _elapsed_ms(run: Run) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+def copy_speed() -> float:
+    """Bytes per millisecond of a plain copy, read and written ones."""
+    source = torch.randn(2**28, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / median(_elapsed_ms(lambda: target.copy_(source)) for _ in range(REPEATS))
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, device="cuda", dtype=DTYPE)
+
+
+def gradients(run: Callable[..., Tensor], inputs: list[Tensor], outgoing: Tensor) -> Run:
+    """Forward and backward, giving the gradients of all inputs."""
+    inputs = [each.requires_grad_() for each in inputs]
+    return lambda: torch.autograd.grad(run(*inputs), inputs, outgoing)
+
+
+def convolution_runs(kind: str, taps: int, length: int, backward: bool, backend: str = "auto") -> list[Run]:
+    """The same convolution on several sets of inputs."""
+    shape = (TOKENS // length if length <= TOKENS else 1, length)
+    runs: list[Run] = []
+    for _ in range(max(2, CACHE_BYTES // (2 * TOKENS * WIDTH))):
+        x = randn(*shape, WIDTH)
+        kernel = randn(*shape, HEADS, taps) if kind == "dynamic" else randn(HEADS, taps)
+        convolve = dynamic_conv if kind == "dynamic" else light_conv
+
+        def run(x: Tensor, kernel: Tensor, convolve: Callable[..., Tensor] = convolve) -> Tensor:
+            return convolve(x, kernel, left=taps - 1, backend=backend)
+
+        runs.append(gradients(run, [x, kernel], randn(*shape, WIDTH)) if backward else _bound(run, x, kernel))
+    return runs
+
+
+def attention_runs(length: int, backward: bool) -> list[Run]:
+    shape = (TOKENS // length, length, HEADS, WIDTH // HEADS)
+    runs: list[Run] = []
+    for _ in range(max(2, CACHE_BYTES // (3 * 2 * TOKENS * WIDTH))):
+        states = [randn(*shape).transpose(1, 2) for _ in range(3)]
+        outgoing = randn(*shape).transpose(1, 2)
+        runs.append(gradients(_attend, states, outgoing) if backward else _bound(_attend, *states))
+    return runs
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+def _bound(run: Callable[..., Tensor], *arguments: Tensor) -> Run:
+    return lambda: run(*arguments)
+
+
+def floor_bytes(target: Target) -> int:
+    """Forward reads x and the kernels and writes y; backward reads both and dy, and writes their gradients."""
+    states = 2 * TOKENS * WIDTH
+    kernels = 2 * HEADS * target.taps * (TOKENS if target.kind == "dynamic" else 1)
+    return 2 * states + kernels + (3 * states + 2 * kernels if target.backward else 0)
+
+
+def measure(target: Target, speed: float) -> Measured:
+    ours = convolution_runs(target.kind, target.taps, 1024, target.backward)
+    plain = convolution_runs(target.kind, target.taps, 1024, target.backward, "reference")[:2]
+    device = torch.device("cuda")
+    return Measured(
+        target,
+        floor_bytes(target) / speed,
+        kernel_ms(ours),
+        eager_ms(ours),
+        eager_ms(plain),
+        peak_bytes(ours[0], device=device) / 2**20,
+        peak_bytes(plain[0], device=device) / 2**20,
+    )
+
+
+def duels() -> Iterator[Duel]:
+    """Dynamic convolution against attention at every length."""
+    for backward in (False, True):
+        for length in LENGTHS:
+            rivals = attention_runs(length, backward)
+            attention, eager_attention = kernel_ms(rivals), eager_ms(rivals)
+            for taps in (7, 31):
+                ours = convolution_runs("dynamic", taps, length, backward)
+                yield Duel(
+                    "operator", taps, length, backward, kernel_ms(ours), attention, eager_ms(ours), eager_attention
+                )
+
+
+def layer_duels() -> Iterator[Duel]:
+    """The encoder module of dynamic convolution, projections included, against that of attention."""
+    taps = 31
+    stacks = {
+        "dynamicconv": StackConfig(
+            mixer="dynamicconv", num_layers=1, num_heads=HEADS, ffn_width=WIDTH, kernel_sizes=(taps,)
+        ),
+        "attention": StackConfig(mixer="attention", num_layers=1, num_heads=HEADS, ffn_width=WIDTH),
+    }
+    mixers: dict[str, nn.Module] = {}
+    for name, stack in stacks.items():
+        mixer = build_mixer(stack, 0, width=WIDTH, causal=False).to(device="cuda", dtype=DTYPE)
+        for parameter in mixer.parameters():
+            nn.init.normal_(parameter, std=WIDTH**-0.5)
+        mixers[name] = mixer
+    for backward in (False, True):
+        for length in LENGTHS:
+            times = {}
+            for name, mixer in mixers.items():
+                runs = [_layer_run(mixer, randn(TOKENS // length, length, WIDTH), backward) for _ in range(4)]
+                times[name] = (kernel_ms(runs), eager_ms(runs))
+            ours, theirs = times["dynamicconv"], times["attention"]
+            yield Duel("layer", taps, length, backward, ours[0], theirs[0], ours[1], theirs[1])
+
+
+def _layer_run(mixer: nn.Module, x: Tensor, backward: bool) -> Run:
+    if backward:
+        inputs = [x.requires_grad_(), *mixer.parameters()]
+        outgoing = torch.randn_like(x)
+        return lambda: torch.autograd.grad(mixer(x), inputs, outgoing)
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            output: Tensor = mixer(x)
+        return output
+
+    return run
+
+
+def errors() -> Iterator[tuple[str, float]]:
+    """Norm-wise relative errors against the reference in float64, at the shape of the targets, fresh inputs."""
+    for kind, taps in (("dynamic", 7), ("dynamic", 31), ("light", 31)):
+        convolve = dynamic_conv if kind == "dynamic" else light_conv
+        x = randn(4, 1000, WIDTH)
+        kernel = randn(4, 1000, HEADS, taps) if kind == "dynamic" else randn(HEADS, taps)
+        outgoing = randn(4, 1000, WIDTH)
+        found, wanted = (
+            _outcome(convolve, [each.to(dtype).requires_grad_() for each in (x, kernel)], outgoing.to(dtype), backend)
+            for dtype, backend in ((DTYPE, "triton"), (torch.float64, "reference"))
+        )
+        for name, ours, exact in zip(("output", "input gradient", "kernel gradient"), found, wanted, strict=True):
+            yield f"{kind}, K = {taps}, {name}", float((ours.double() - exact).norm() / exact.norm())
+
+
+def _outcome(
+    convolve: Callable[..., Tensor], inputs: list[Tensor], outgoing: Tensor, backend: str
+) -> tuple[Tensor, ...]:
+    y = convolve(*inputs, left=inputs[1].shape[-1] - 1, backend=backend)
+    return y.detach(), *torch.autograd.grad(y, inputs, outgoing)
+
+
+def print_targets(console: Console, measured: list[Measured]) -> None:
+    table = Table("milliseconds", title="Targets", title_justify="left")
+    for heading in ("floor", "kernel", "eager", "reference", "must", "aim", "verdict", "peak MiB", "of reference"):
+        table.add_column(heading, justify="right")
+    for each in measured:
+        target = each.target
+        verdict = "aim met" if each.kernel <= target.aim else "met" if each.kernel <= target.must else "MISSED"
+        numbers = (each.floor, each.kernel, each.eager, each.reference, target.must, target.aim)
+        peaks = (f"{each.peak_mib:.0f}", f"{each.reference_peak_mib:.0f}")
+        table.add_row(target.name, *(f"{number:.3f}" for number in numbers), verdict, *peaks)
+    console.print(table)
+
+
+def print_duels(console: Console, title: str, found: list[Duel]) -> None:
+    table = Table("K", "T", "pass", title=title, title_justify="left")
+    for heading in ("kernel ms", "attention", "times as fast", "eager ms", "attention", "times as fast"):
+        table.add_column(heading, justify="right")
+    for each in found:
+        table.add_row(
+            str(each.taps),
+            str(each.length),
+            "forward + backward" if each.backward else "forward",
+            *(f"{number:.3f}" for number in (each.convolution, each.attention)),
+            f"{each.attention / each.convolution:.2f}",
+            *(f"{number:.3f}" for number in (each.eager, each.eager_attention)),
+            f"{each.eager_attention / each.eager:.2f}",
+        )
+    console.print(table)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
+    parser.add_argument("--check", action="store_true", help="exit with 1 unless every target and duel is met")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("torch sees no GPU here")
+    torch.manual_seed(0)
+    console = Console(width=140)
+    speed = copy_speed()
+    console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {speed / 1e9:.2f} TB/s")
+    precision = dict(errors())
+    for name, error in precision.items():
+        console.print(f"relative error {error:.1e}  {name}")
+    measured = [measure(target, speed) for target in TARGETS]
+    print_targets(console, measured)
+    operators, layers = list(duels()), list(layer_duels())
+    print_duels(console, f"Dynamic convolution against causal attention, B x T = {TOKENS}", operators)
+    print_duels(console, f"Encoder modules, projections included, B x T = {TOKENS}", layers)
+    if options.json is not None:
+        result = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "copy_bytes_per_second": speed * 1000,
+            "errors": precision,
+            "targets": [asdict(each) for each in measured],
+            "duels": [asdict(each) for each in operators + layers],
+        }
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    met = all(each.kernel <= each.target.must for each in measured)
+    won = all(each.convolution < each.attention for each in operators + layers)
+    return 1 if options.check and not (met and won) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
