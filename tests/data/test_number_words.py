@@ -143,5 +143,5 @@ def test_a_corpus_is_not_changed_under_a_run(tmp_path: Path) -> None:
     before = (tmp_path / "train.digits").stat().st_mtime_ns
     write_corpus(tmp_path, {"train": [1, 2]})
     assert (tmp_path / "train.digits").stat().st_mtime_ns == before
-    with pytest.raises(DataError, match="train.digits holds other numbers"):
+    with pytest.raises(DataError, match=r"train\.digits holds other numbers"):
         write_corpus(tmp_path, {"train": [1, 3]})
