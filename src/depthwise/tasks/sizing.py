@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from depthwise.config import Recipe, merged
+from depthwise.config import GENERATING, Recipe, merged
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _model(task: str, size: str) -> dict[str, Any]:
     stack = {name: value for name, value in _SIZES[size].items() if name != "width"}
     stack |= {"mixer": "dynamicconv", "kernel_sizes": [3, 7, 15, 31, 31, 31][: stack["num_layers"]], "glu": True}
     model = {"width": _SIZES[size]["width"], "encoder": {**stack, "norm": "pre", "dropout": 0.2}}
-    if task == "translation":
+    if task in GENERATING:
         model["decoder"] = dict(model["encoder"])
     return model
 
