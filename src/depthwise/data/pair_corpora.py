@@ -27,7 +27,7 @@ class PairCorpora:
         return sum(corpus.num_lines() for corpus in self.corpora.values())
 
     def identity(self) -> dict[str, Any]:
-        return {"kind": "pairs", "pairs": {pair: corpus.identity() for pair, corpus in self.corpora.items()}}
+        return {"kind": "pairs", "pairs": [[pair, corpus.identity()] for pair, corpus in self.corpora.items()]}
 
     def examples(self, report: LineReport) -> Iterator[Example]:
         for pair, corpus in self.corpora.items():
