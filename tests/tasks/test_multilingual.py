@@ -10,7 +10,8 @@ import torch
 
 from depthwise.config import parse_recipe, recipe_yaml
 from depthwise.data import BatchOptions, Example, LineReport
-from depthwise.errors import ConfigError, InputError
+from depthwise.errors import ConfigError, DataError, InputError
+from depthwise.evaluation.evaluating import aligned, read_examples
 from depthwise.evaluation.validation import validate
 from depthwise.metrics import SacreBleu
 from depthwise.tasks import MultilingualTranslation, load_task, open_task
@@ -208,3 +209,16 @@ def test_what_is_left_out_of_any_pair_is_reported(tmp_path: Path) -> None:
     report = task.examples("train").report
     assert (report.num_kept, report.counts) == (5, {"empty": 1})
     assert str(report.first[0]).endswith("t.en-yy.yy:1: the line is empty")
+
+
+def test_predictions_of_bad_lines_cannot_be_told_over_several_files(tmp_path: Path) -> None:
+    """In one file the line of an example says which prediction is its own; in several it does not."""
+    task = multilingual_of(tmp_path)
+    task.recipe = replace(task.recipe, data=replace(task.recipe.data, on_bad_line="skip"))
+    (tmp_path / "t.en-xx.xx").write_text("\nB\nA B A C C\nA\n")
+    examples = read_examples(task, "test")
+    assert aligned(task, "test", list("vwxyz"), examples) == tuple("vwxyz")
+    with pytest.raises(DataError, match="6 predictions for 5 examples"):
+        aligned(task, "test", list("uvwxyz"), examples)
+    task.recipe = replace(task.recipe, data=replace(task.recipe.data, pairs=("en-xx",)))
+    assert aligned(task, "test", list("wxyz"), read_examples(task, "test")) == tuple("xyz")
