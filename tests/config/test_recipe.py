@@ -132,6 +132,8 @@ def test_every_rule_is_about_an_option_that_exists() -> None:
         ({"data": {"train": "a", "pairs": ["en-de"]}}, "data.pairs", "has no effect on translation"),
         ({"generation": {"target": "de"}}, "generation.target", "only on multilingual_translation; leave it out"),
         ({"task": "text_classification", "data": {"train": "a", "max_source_tokens": 9}}, "data.max_source_tokens", ""),
+        ({"data": {"train": "a", "temperature": 5.0}}, "data.temperature", "only on multilingual_translation"),
+        ({"evaluation": {"lead_sentences": 2}}, "evaluation.lead_sentences", "only on summarization"),
         ({"task": "summarization", "data": {"train": "a", "source": "text"}}, "data.target", "is missing"),
         ({"data": {"train": "a", "max_target_tokens": 1}}, "data.max_target_tokens", "1 is too small"),
         ({"evaluation": {"several_references": "worst"}}, "evaluation.several_references", "is none of best, mean"),

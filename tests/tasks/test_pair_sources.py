@@ -48,6 +48,7 @@ def test_every_layout(folder: Path, name: str) -> None:
 
 def test_two_files_and_fields(folder: Path) -> None:
     assert found(folder, "in.{target}", "out.{target}") == EXPECTED
+    assert found(folder, f"in.{{target}},{folder}/out.{{target}}") == EXPECTED
     assert found(folder, "{pair}.jsonl", source="t.{source}", target="t.{target}") == EXPECTED
 
 
@@ -64,7 +65,12 @@ def test_the_same_files_serve_the_other_direction(folder: Path) -> None:
     assert both == [EXPECTED[0], backwards[0]]
 
 
-def test_columns_do_not_say_their_language(folder: Path) -> None:
+def test_columns_and_files_of_any_name_do_not_say_their_language(folder: Path) -> None:
+    for name in ("en-de.src", "en-de.tgt"):
+        (folder / name).write_text("x\n")
+    for names in (["{pair}.src", "{pair}.tgt"], [f"{{pair}}.src,{folder}/{{pair}}.tgt"]):
+        with pytest.raises(DataError, match=r"de-en\.src does not exist"):
+            found(folder, *names, pairs=("de-en",))
     with pytest.raises(DataError, match=r"de-en\.tsv does not exist"):
         found(folder, "{pair}.tsv", pairs=("de-en",))
 

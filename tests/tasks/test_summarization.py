@@ -67,7 +67,7 @@ def test_the_first_sentences_are_the_trivial_summary(summarization: Summarizatio
     scores = task.score(["x", "y"], examples)
     wanted = Rouge(("rouge1",)).scores(["A dog ran.", "Rain fell."], [summary for _, summary in SUMMARIES])
     assert scores["lead/rouge1"].value == pytest.approx(wanted["rouge1"].value)
-    assert scores["lead/rouge1"].signature.startswith("sentences:1|")
+    assert scores["lead/rouge1"].signature.startswith("lead:1|")
     assert scores["rouge1"].value == 0
 
 

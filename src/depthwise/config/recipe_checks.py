@@ -1,6 +1,7 @@
 """What options of single tasks demand of a recipe."""
 
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from depthwise.config.parsing import shown
@@ -9,19 +10,25 @@ from depthwise.errors import Problem
 GENERATING = ("translation", "multilingual_translation", "summarization")
 """Tasks with a source and a target."""
 ONLY_FOR = {
-    "data.pairs": ("multilingual_translation",),
-    "generation.target": ("multilingual_translation",),
-    "data.max_source_tokens": GENERATING,
-    "data.max_target_tokens": GENERATING,
+    **dict.fromkeys(
+        ("data.pairs", "data.temperature", "tokenizer.language_token", "generation.target"),
+        ("multilingual_translation",),
+    ),
+    **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
+    **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
 }
 """The tasks of options that have no effect on others."""
 
 
 def without_effect(recipe: Any) -> Iterator[Problem]:
-    """Options that are given but belong to other tasks."""
+    """Options of other tasks that are given, and not as they would be without that."""
     for name, tasks in ONLY_FOR.items():
-        section, _, option = name.partition(".")
-        if recipe.task not in tasks and getattr(getattr(recipe, section), option, None) is not None:
+        section, option = name.split(".")
+        options = getattr(recipe, section)
+        if recipe.task in tasks or not is_dataclass(options):
+            continue
+        default = next(field.default for field in fields(options) if field.name == option)
+        if getattr(options, option) != default:
             yield Problem(name, f"has no effect on {recipe.task}, only on {', '.join(tasks)}; leave it out")
 
 

@@ -131,7 +131,8 @@ class MultilingualTranslation(Translation):
         totals, num_tokens = dict(losses.totals), (batch["labels"] != IGNORED).sum()
         for number, pair in enumerate(self.pairs):
             is_of_pair = batch["pair"][0] == number
-            totals |= {f"nll/{pair}": losses.totals["nll"] * is_of_pair, f"tokens/{pair}": num_tokens * is_of_pair}
+            for name, total in (("nll", losses.totals["nll"]), ("tokens", num_tokens)):
+                totals[f"{name}/{pair}"] = torch.where(is_of_pair, total, 0)
         return Losses(losses.loss, totals)
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:

@@ -53,7 +53,7 @@ def _corpus(data: DataConfig, files: tuple[str, ...], pair: LanguagePair) -> Cor
 
 def _names(data: DataConfig, files: tuple[str, ...], pair: LanguagePair) -> Iterator[str]:
     yield str(pair)
-    if len(files) == 1 and data.hub is None:
+    if len(files) == 1 and "," not in files[0] and data.hub is None:
         yield f"{pair.target}-{pair.source}"
 
 

@@ -46,7 +46,7 @@ class Summarization(SequenceToSequence):
         scores = self._rouge.scores(predictions, references)
         trivial = self._rouge.scores([lead(example.texts[0], num) for example in examples], references)
         for name, score in trivial.items():
-            scores[f"{LEAD}/{name}"] = Score(f"{LEAD} {name}", score.value, f"sentences:{num}|{score.signature}")
+            scores[f"{LEAD}/{name}"] = Score(f"{LEAD} {name}", score.value, f"lead:{num}|{score.signature}")
         return scores
 
     @property
