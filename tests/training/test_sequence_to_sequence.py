@@ -126,5 +126,8 @@ def test_summarization_by_command(summarization: dict[str, Any], tmp_path: Path)
     assert found["metrics"]["lead/rouge1"] > 0
     assert "nrefs:2" in found["signatures"]["rouge1"]
     assert len(run("predict", folder, "-", given="red old. new.\nbig\n").splitlines()) == 2
+    run("tune", folder, "generation.num_beams=1")
+    tuned = json.loads((tmp_path / "run" / "results" / "tune.json").read_text())
+    assert {(trial["max_factor"], trial["max_extra"]) for trial in tuned["search"]} >= {(0.0, 6), (0.0, 100)}
     warm = recipe_of({**summarization, "model": {"from": folder}}, max_updates=1)
     assert train(warm, tmp_path / "further").num_updates == 1
