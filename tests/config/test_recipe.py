@@ -132,3 +132,45 @@ def test_every_rule_is_about_an_option_that_exists() -> None:
     collect(Recipe)
     assert set(RULES) <= names
     assert all(option.kw_only for option in fields(Recipe))
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "message"),
+    [
+        ({"data": {"train": "a", "pairs": ["en-de"]}}, "data.pairs", "has no effect on translation"),
+        ({"generation": {"target": "de"}}, "generation.target", "only on multilingual_translation; leave it out"),
+        ({"task": "text_classification", "data": {"train": "a", "max_source_tokens": 9}}, "data.max_source_tokens", ""),
+        ({"data": {"train": "a", "temperature": 5.0}}, "data.temperature", "only on multilingual_translation"),
+        ({"evaluation": {"lead_sentences": 2}}, "evaluation.lead_sentences", "only on summarization"),
+        ({"task": "summarization", "data": {"train": "a", "source": "text"}}, "data.target", "is missing"),
+        ({"data": {"train": "a", "max_target_tokens": 1}}, "data.max_target_tokens", "1 is too small"),
+        ({"evaluation": {"several_references": "worst"}}, "evaluation.several_references", "is none of best, mean"),
+        ({"evaluation": {"lead_sentences": 0}}, "evaluation.lead_sentences", "0 is too small"),
+        ({"tokenizer": {"language_token": "target"}}, "tokenizer.language_token", "is none of source, decoder, none"),
+    ],
+)
+def test_options_of_single_tasks(changes: dict[str, Any], option: str, message: str) -> None:
+    found = problems({**SMALL, **changes})
+    assert set(found) == {option}
+    assert message in found[option]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["en_de"], '"en_de" is no pair of languages; write it as en-de'),
+        (["en-de-fr"], "is no pair of languages"),
+        (["-de"], "is no pair of languages"),
+        (["en-de", "en-de"], "names no pair, or one twice"),
+        ([], "names no pair, or one twice"),
+    ],
+)
+def test_pairs_of_languages(pairs: list[str], message: str) -> None:
+    found = problems({**SMALL, "task": "multilingual_translation", "data": {"train": "a", "pairs": pairs}})
+    assert message in found["data.pairs"]
+
+
+def test_a_temperature_may_be_infinite() -> None:
+    data = {"train": "a", "pairs": ["en-de"], "temperature": float("inf")}
+    assert parse_recipe({**SMALL, "task": "multilingual_translation", "data": data}).data.temperature == float("inf")
+    assert "data.temperature" in problems({**SMALL, "data": {"train": "a", "temperature": 0.0}})

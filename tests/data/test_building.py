@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -249,6 +250,18 @@ def test_too_long_texts_are_left_out_or_cut(build: Callable[..., TokenStore], to
             assert short.tolist() == expected
 
 
+def test_each_text_has_its_own_limit(build: Callable[..., TokenStore]) -> None:
+    whole = build().lengths()
+    limits = np.array([int(np.median(whole[:, 0])), int(np.median(whole[:, 1])) - 3])
+    cut = build(options=StoreOptions(max_tokens=(int(limits[0]), int(limits[1])), too_long="cut"))
+    assert cut.lengths().tolist() == np.minimum(whole, limits).tolist()
+    assert cut.report.num_cut == int((whole > limits).any(axis=1).sum())
+    target_only = build(options=StoreOptions(max_tokens=(None, int(limits[1]))))
+    assert target_only.lengths().tolist() == whole[whole[:, 1] <= limits[1]].tolist()
+    first = target_only.report.first[0]
+    assert first.message == f"a text has {whole[first.line - 1, 1]} tokens, more than max_tokens={limits[1]}"
+
+
 def labelled(path: Path, *lines: str) -> LabelledText:
     path.write_text("".join(f"{line}\n" for line in lines))
     return LabelledText(path)
@@ -291,6 +304,8 @@ def test_options_are_checked_together() -> None:
     with pytest.raises(ConfigError) as caught:
         StoreOptions(max_tokens=1, too_long="drop", label_kind="classes")
     assert [problem.option for problem in caught.value.problems] == ["max_tokens", "too_long", "label_kind"]
+    with pytest.raises(ConfigError, match="1 leaves nothing beside the end"):
+        StoreOptions(max_tokens=(20, 1))
 
 
 def test_those_who_want_the_same_store_wait_for_the_first(

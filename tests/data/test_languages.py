@@ -19,6 +19,7 @@ from depthwise.data.languages import (
     LanguagePair,
     LanguageStores,
     add_language_tokens,
+    language_tokens,
     temperature_shares,
 )
 from depthwise.data.tokenizers import TokenizerOptions, load_tokenizer, train_tokenizer
@@ -203,7 +204,9 @@ def test_language_tokens(tmp_path: Path) -> None:
     assert add_language_tokens(tokenizer, ["fr", "nl"]) == {"fr": before + 1, "nl": before + 2}
     assert before not in tokenizer("ab <2de>")["input_ids"]  # in text it is text
     assert tokenizer.decode([before, *tokenizer("ab")["input_ids"]], skip_special_tokens=True) == "ab"
+    assert language_tokens(tokenizer) == {"de": before, "fr": before + 1, "nl": before + 2}
     tokenizer.save_pretrained(tmp_path)
+    assert language_tokens(load_tokenizer(tmp_path)) == language_tokens(tokenizer)
     assert add_language_tokens(load_tokenizer(tmp_path), ["de", "nl"]) == {"de": before, "nl": before + 2}
 
 
@@ -220,6 +223,8 @@ def test_the_token_before_the_source(tmp_path: Path) -> None:
         assert row.texts[1].tolist() == plain.texts[1].tolist()
         assert (row.index, row.label, row.ignored) == (number, None, False)
     assert (data[~4].index, data[~4].ignored) == (4, True)
+    assert [data[number].pair for number in (0, 1, 2, 5, ~5)] == [0, 1, 1, 2, 2]
+    assert data.report.num_kept == 6
     assert {name: table.tolist() for name, table in data.lengths().items()} == {
         "en-de": [[5, 3]],
         "en-fr": [[5, 4]] * 2,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depthwise.data.lines import Fault, LineReport, LineRules, count_lines, read_lines
+from depthwise.data.lines import Fault, LineReport, LineRules, count_lines, merged_reports, read_lines
 from depthwise.errors import ConfigError, DataError
 
 
@@ -80,6 +80,21 @@ def test_a_report_counts_by_kind_and_keeps_the_first_few() -> None:
     assert first == "1,200 lines kept, 9 left out (8 bad json, 1 empty)"
     assert rest == [f'  a.txt:{number}: the line is not JSON: "{"x" * 80}"' for number in range(1, 6)]
     assert LineReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+
+
+def test_reports_add_up() -> None:
+    reports = [LineReport(LineRules(on_bad_line="skip"), num_kept=3, num_cut=1) for _ in range(2)]
+    for number in range(1, 5):
+        reports[0].bad("a.txt", number, Fault("empty", "the line is empty"))
+        reports[1].bad("b.txt", number, Fault("bad_json", "the line is not JSON"))
+    reports[1].bad("b.txt", 9, Fault("empty", "the line is empty"))
+    both = merged_reports(reports)
+    assert (both.num_kept, both.num_cut, both.counts) == (6, 2, {"empty": 5, "bad_json": 4})
+    assert [(bad.file, bad.line) for bad in both.first] == [
+        *(("a.txt", number) for number in range(1, 5)),
+        ("b.txt", 1),
+    ]
+    assert both.rules == reports[0].rules
 
 
 def test_under_the_rule_fail_the_first_bad_line_is_the_end() -> None:

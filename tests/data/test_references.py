@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from depthwise.data import StoreOptions, TokenizerOptions, build_store, train_tokenizer
 from depthwise.data.lines import LineReport, LineRules
 from depthwise.data.references import JsonReferences
 from depthwise.errors import DataError
@@ -26,10 +27,9 @@ GOOD = '{"dialogue": "a\\nb", "summaries": ["one", "two"]}'
 
 def test_one_and_several(write: Write) -> None:
     corpus = write(GOOD, '{"dialogue": "c", "summaries": "three"}')
-    found = list(corpus.referenced(LineReport()))
-    assert [references for _, references in found] == [("one", "two"), ("three",)]
-    assert [example.texts for example in corpus.examples(LineReport())] == [("a\nb", "one"), ("c", "three")]
-    assert [example.line for example, _ in found] == [1, 2]
+    found = list(corpus.examples(LineReport()))
+    assert [example.texts for example in found] == [("a\nb", "one", "two"), ("c", "three")]
+    assert [example.line for example in found] == [1, 2]
     assert (corpus.num_texts, corpus.num_lines(), corpus.name) == (2, 2, str(corpus.path))
     other = JsonReferences(corpus.path, "summaries", "dialogue")
     assert corpus.identity() != other.identity()
@@ -37,7 +37,15 @@ def test_one_and_several(write: Write) -> None:
 
 def test_inner_fields(write: Write) -> None:
     corpus = write('{"dialogue": "c", "by": {"people": ["x", "y"]}}', references="by.people")
-    assert [references for _, references in corpus.referenced(LineReport())] == [("x", "y")]
+    assert [example.texts for example in corpus.examples(LineReport())] == [("c", "x", "y")]
+
+
+def test_a_store_takes_the_first_reference(write: Write, tmp_path: Path) -> None:
+    corpus = write(GOOD)
+    tokenizer = train_tokenizer(["a b one two"], TokenizerOptions(kind="word", vocab_size=20))
+    store = build_store(corpus, [tokenizer] * 2, StoreOptions(), tmp_path / "cache")
+    assert store.num_texts == 2
+    assert store[0].texts[1].tolist() == tokenizer("one")["input_ids"]
 
 
 BAD = {

@@ -11,7 +11,8 @@ from depthwise.data import Example, LineReport, Row
 from depthwise.errors import ConfigError, DataError
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.tasks import Translation
-from depthwise.tasks.translation import EndAtLimit, shifted
+from depthwise.tasks.search import EndAtLimit
+from depthwise.tasks.sequence_to_sequence import shifted
 
 INPUTS = [("a b c",), ("b",), ("c c a b a",), ("a",), ("",)]
 

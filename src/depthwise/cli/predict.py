@@ -40,8 +40,9 @@ def predict(
 ) -> None:
     """Answer every line of input with a line of output, in order, as the input arrives.
 
-    A line is a text, or both texts of a pair with a tab between them. Empty lines stay empty; lines that are too long
-    are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
+    A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
+    language<TAB>text, or generation.target=LANGUAGE for all lines. Empty lines stay empty; lines that are too long are
+    cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
     """
     paths, changes = paths_and_changes(arguments)
     if not 1 <= len(paths) <= 2:

@@ -58,7 +58,7 @@ def tune(
 
     from depthwise.evaluation import load_model, load_run, read_examples
     from depthwise.evaluation.tuning import best_trial, tune_search
-    from depthwise.tasks import Translation
+    from depthwise.tasks import SequenceToSequence
 
     quieten()
     run = load_run(folders[0], changes, device.value, precision.value)
@@ -70,7 +70,7 @@ def tune(
         chosen = _best(run, candidates)
         console.print(_checkpoint_table(run, candidates, chosen))
         search, trials = run.recipe.generation, []
-        if isinstance(run.task, Translation):
+        if isinstance(run.task, SequenceToSequence):
             model = (
                 run.model if chosen.count is None else load_model(run.task, chosen.folder, run.device, run.precision)
             )

@@ -30,6 +30,7 @@ from depthwise.config.recipe import (
     recipe_dict,
     with_vocabulary,
 )
+from depthwise.config.recipe_checks import GENERATING
 from depthwise.config.recipes import (
     BuiltIn,
     built_in,
@@ -43,6 +44,7 @@ from depthwise.config.validation import check_model, parse_model
 
 __all__ = [
     "ACTIVATIONS",
+    "GENERATING",
     "KERNEL_NORMALIZATIONS",
     "KERNEL_SOURCES",
     "MIXERS",

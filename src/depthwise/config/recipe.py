@@ -12,15 +12,18 @@ from typing import Any
 from depthwise.config.model import ModelConfig
 from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
 from depthwise.config.presets import preset
+from depthwise.config.recipe_checks import language_pairs, without_effect
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
-TASKS = ("translation", "text_classification")
+TASKS = ("translation", "text_classification", "multilingual_translation", "summarization")
 LABEL_KINDS = ("class", "number")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
 SELECTIONS = ("last", "best")
 REPORTS = ("tensorboard", "wandb")
+LANGUAGE_TOKENS = ("source", "decoder", "none")
+SEVERAL_REFERENCES = ("best", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,15 @@ class DataConfig:
     source: str | None = None
     """Language that is translated from: the ending of plain text, or the field of jsonl and of ``hub``."""
     target: str | None = None
+    pairs: tuple[str, ...] | None = None
+    """Directions of one multilingual model, such as ``en-de``.
+
+    In ``train``, ``valid``, ``test``, ``source``, ``target``, ``hub`` and ``hub_config``, ``{pair}``, ``{source}`` and
+    ``{target}`` stand for a pair and its languages. Where endings or fields tell languages apart, ``{pair}`` may also
+    be the same pair the other way round.
+    """
+    temperature: float = 1.0
+    """T of the shares n^(1/T) by which pairs of n examples are drawn: 1 as the data are, ``.inf`` all the same."""
     text: tuple[str, ...] = ("text",)
     """Fields of jsonl and of ``hub`` that hold the text to classify, or both texts of a pair."""
     num_texts: int | None = None
@@ -54,6 +66,10 @@ class DataConfig:
     max_chars: int = 100_000
     max_tokens: int | None = None
     """The most tokens of a text in training; none means what the model can take."""
+    max_source_tokens: int | None = None
+    """The same for sources alone; those that a trained model is given are cut to it too."""
+    max_target_tokens: int | None = None
+    """The same for targets alone, in training."""
     too_long: str | None = None
     """Whether longer examples are left out (``skip``) or shortened (``cut``); none means what suits the task."""
     cache: str | None = None
@@ -78,6 +94,9 @@ class TokenizerConfig:
     """A folder with a tokenizer that Transformers saved, instead of training one."""
     codes: str | None = None
     """A file of byte-pair codes of subword-nmt, instead of training them."""
+    language_token: str = "source"
+    """Where the token stands that tells a multilingual model the language to write: before the ``source``, or in the
+    place of what the ``decoder`` starts from; ``none`` is for a single target language."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +160,11 @@ class SearchConfig:
     max_factor: float = 1.5
     max_extra: int = 20
     no_repeat_ngram: int = 0
-    """Forbid any n-gram of this size to occur twice; 0 forbids nothing."""
+    """Forbid any n-gram of tokens of this size to occur twice in a text; 0 forbids nothing."""
     early_stopping: bool = False
     """Stop at as many finished hypotheses as there are beams, even if a better one might follow."""
+    target: str | None = None
+    """Language that a multilingual model writes in ``depthwise predict``; without it, lines are language<tab>text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +175,10 @@ class EvaluationConfig:
     """Names of metrics, the first being the one that is quoted; none means the task's own."""
     batch_tokens: int = 8192
     """Rows times longest source of a batch, at most."""
+    lead_sentences: int = 3
+    """How many first sentences of the source are the trivial summary that stands beside the scores of a model."""
+    several_references: str = "best"
+    """What several references of a summary give: their ``best`` or their ``mean`` score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,9 +266,12 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         for name in ("optimizer", "schedule"):
             if "kind" not in getattr(training, name):
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
-    if recipe.task == "translation" and isinstance(data, DataConfig) and (data.source is None) != (data.target is None):
+    has_sides = recipe.task in ("translation", "summarization") and isinstance(data, DataConfig)
+    if has_sides and (data.source is None) != (data.target is None):
         missing = "source" if data.source is None else "target"
-        yield Problem(f"data.{missing}", "is missing; give both languages, or name both files of each split")
+        yield Problem(f"data.{missing}", "is missing; give both endings, or name both files of each split")
+    if recipe.task in TASKS:
+        yield from without_effect(recipe)
     if isinstance(recipe.tokenizer, TokenizerConfig) and recipe.tokenizer.path and recipe.tokenizer.codes:
         yield Problem("tokenizer.codes", "is given beside tokenizer.path; give one of them")
     if isinstance(recipe.model, Mapping):
@@ -332,7 +360,12 @@ RULES: Rules = {
         ("accumulate", "log_every", "validate_every", "save_every", "patience", "average"), partial(at_least, 1)
     ),
     **dict.fromkeys(("threads", "num_beams"), partial(at_least, 1)),
-    "max_tokens": partial(at_least, 2),
+    **dict.fromkeys(("max_tokens", "max_source_tokens", "max_target_tokens"), partial(at_least, 2)),
+    "pairs": language_pairs,
+    "temperature": _share,
+    "language_token": partial(choice, LANGUAGE_TOKENS),
+    "lead_sentences": partial(at_least, 1),
+    "several_references": partial(choice, SEVERAL_REFERENCES),
     **dict.fromkeys(("clip_norm", "workers", "max_extra", "no_repeat_ngram", "max_factor"), partial(at_least, 0)),
     "max_epochs": _share,
 }

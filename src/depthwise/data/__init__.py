@@ -9,7 +9,7 @@ language   running text in blocks or lines
 masking, sentence_pairs   masked language models, order of sentences
 conll, tags, word_pieces   tagging
 squad, answer_windows, answers   extractive question answering
-languages   translation between many languages
+languages, pair_corpora   translation between many languages
 references   summaries with several references
 """
 
@@ -35,12 +35,15 @@ from depthwise.data.languages import (
     DecoderLanguageCollator,
     LanguageBatches,
     LanguagePair,
+    LanguageRow,
     LanguageStores,
     add_language_tokens,
+    language_tokens,
     temperature_shares,
 )
 from depthwise.data.lines import BadLine, Example, LineReport, LineRules
 from depthwise.data.masking import MaskingCollator, MaskingOptions, MaskVocabulary
+from depthwise.data.pair_corpora import PairCorpora
 from depthwise.data.references import JsonReferences
 from depthwise.data.rows import Rows
 from depthwise.data.sentence_pairs import PairOptions, SentencePairs
@@ -76,12 +79,14 @@ __all__ = [
     "LanguageBatches",
     "LanguageCollator",
     "LanguagePair",
+    "LanguageRow",
     "LanguageStores",
     "LineReport",
     "LineRules",
     "MaskVocabulary",
     "MaskingCollator",
     "MaskingOptions",
+    "PairCorpora",
     "PairOptions",
     "ParallelText",
     "PlainText",
@@ -107,6 +112,7 @@ __all__ = [
     "WordPieceOptions",
     "add_language_tokens",
     "build_store",
+    "language_tokens",
     "load_tokenizer",
     "load_tokenizers",
     "merged_answers",

@@ -50,8 +50,8 @@ class StoreOptions:
     """What becomes of examples on their way into a store."""
 
     rules: LineRules = field(default_factory=LineRules)
-    max_tokens: int | None = None
-    """The most ids a text may have, its end of sequence included."""
+    max_tokens: int | tuple[int | None, ...] | None = None
+    """The most ids a text may have, its end of sequence included: one number for all texts, or one for each."""
     too_long: str = "skip"
     """Whether an example with a longer text is left out or the text is ``cut``, keeping its end of sequence."""
     label_kind: str | None = None
@@ -61,14 +61,23 @@ class StoreOptions:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.max_tokens is not None and self.max_tokens < 2:
-            problems.append(Problem("max_tokens", f"{self.max_tokens} leaves nothing beside the end; give at least 2"))
+        limits = self.max_tokens if isinstance(self.max_tokens, tuple) else (self.max_tokens,)
+        for limit in limits:
+            if limit is not None and limit < 2:
+                problems.append(Problem("max_tokens", f"{limit} leaves nothing beside the end; give at least 2"))
         if self.too_long not in TOO_LONG:
             problems.append(Problem("too_long", f'"{self.too_long}" is none of {", ".join(TOO_LONG)}'))
         if self.label_kind not in (None, "class", "number"):
             problems.append(Problem("label_kind", f'"{self.label_kind}" is none of class, number'))
         if problems:
             raise ConfigError("data", problems)
+
+    def limits(self, num_texts: int) -> tuple[int | None, ...]:
+        """The most ids of each text of an example."""
+        if not isinstance(self.max_tokens, tuple):
+            return (self.max_tokens,) * num_texts
+        assert len(self.max_tokens) == num_texts
+        return self.max_tokens
 
 
 def build_store(
@@ -237,15 +246,16 @@ class _Writer:
 
 def _fit(texts: list[list[int]], example: Example, options: StoreOptions, report: LineReport) -> bool:
     """Whether the texts, cut in place if that is the rule, are short enough; takes note of those that were not."""
-    longest, limit = max(map(len, texts)), options.max_tokens
-    if limit is None or longest <= limit:
+    limits = options.limits(len(texts))
+    over = [(ids, limit) for ids, limit in zip(texts, limits, strict=True) if limit is not None and len(ids) > limit]
+    if not over:
         return True
     if options.too_long == "skip":
+        longest, limit = max((len(ids), limit) for ids, limit in over)
         message = f"a text has {longest:,} tokens, more than max_tokens={limit:,}"
         report.left_out(example.file, example.line, Fault("too_many_tokens", message, example.texts[0]))
         return False
-    for ids in texts:
-        if len(ids) > limit:
-            ids[limit - 1 : -1] = []
+    for ids, limit in over:
+        ids[limit - 1 : -1] = []
     report.num_cut += 1
     return True

@@ -4,6 +4,7 @@ The share of a pair among the examples drawn is p ∝ n^(1/T), with n examples a
 2019): 1 is as the data are, more favours small pairs, and infinity makes all equal.
 """
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,13 @@ from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.batches import BatchOptions, TokenBatches, _Plan
 from depthwise.data.collate import IGNORED, Seq2SeqCollator
+from depthwise.data.lines import LineReport, merged_reports
 from depthwise.data.store import Row, TokenStore
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
 PLACEMENTS = ("source", "decoder", "none")
+_LANGUAGE_TOKEN = re.compile("<2(.+)>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,12 @@ def add_language_tokens(tokenizer: PreTrainedTokenizerBase, languages: Sequence[
     tokenizer.add_tokens([name for name in names if name not in known], special_tokens=True)
     vocabulary = tokenizer.get_vocab()
     return {language: vocabulary[name] for language, name in zip(languages, names, strict=True)}
+
+
+def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The languages that a tokenizer has a special token for, and its id."""
+    found = ((_LANGUAGE_TOKEN.fullmatch(name), number) for name, number in tokenizer.get_added_vocab().items())
+    return {match[1]: number for match, number in sorted(found, key=lambda item: item[1]) if match}
 
 
 def temperature_shares(sizes: Sequence[int] | npt.NDArray[Any], temperature: float) -> npt.NDArray[np.float64]:
@@ -148,6 +157,13 @@ def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class LanguageRow(Row):
+    """A row that knows the number of its pair."""
+
+    pair: int | None = None
+
+
 class LanguageStores:
     """The stores of several pairs as one data set, with the target language told as ``placement`` says.
 
@@ -180,7 +196,7 @@ class LanguageStores:
         """The pair that an example is of."""
         return self.names[self._which(~index if index < 0 else index)]
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> LanguageRow:
         number = ~index if index < 0 else index
         if number >= len(self):
             raise IndexError(f"example {number} of {len(self)}")
@@ -191,7 +207,12 @@ class LanguageStores:
             texts = (np.concatenate([[token], texts[0]]).astype(np.int32), *texts[1:])
         elif self.placement == "decoder":
             label = token
-        return Row(number, texts, label, index < 0)
+        return LanguageRow(number, texts, label, index < 0, which)
+
+    @property
+    def report(self) -> LineReport:
+        """What was left out of all pairs together."""
+        return merged_reports([store.report for store in self.stores])
 
     def lengths(self) -> dict[str, npt.NDArray[np.int32]]:
         """How many ids every text of every pair has, the token of the language included, for ``LanguageBatches``."""

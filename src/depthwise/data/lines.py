@@ -7,7 +7,7 @@ here holds more than one line; a line that is too long is passed over without be
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -124,6 +124,20 @@ class LineReport:
             counts=dict(values["counts"]),
             first=[BadLine(**bad) for bad in values["first"]],
         )
+
+
+def merged_reports(reports: Sequence[LineReport]) -> LineReport:
+    """One report on the lines of all of them, whose rules are the same."""
+    counts: dict[str, int] = {}
+    for kind, count in (item for report in reports for item in report.counts.items()):
+        counts[kind] = counts.get(kind, 0) + count
+    return LineReport(
+        rules=reports[0].rules,
+        num_kept=sum(report.num_kept for report in reports),
+        num_cut=sum(report.num_cut for report in reports),
+        counts=counts,
+        first=[bad for report in reports for bad in report.first][:NUM_KEPT],
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from depthwise.data.lines import Example, Fault, LineReport, count_lines, read_l
 class JsonReferences:
     """One JSON object per line: a text and, under another name, one reference or a list of them.
 
-    As examples, the texts are the text and its first reference; ``referenced`` has all of them.
+    The texts of an example are the text and all its references; of these a store takes the first.
     """
 
     path: Path
@@ -37,20 +37,15 @@ class JsonReferences:
         return {"kind": "json references", "texts": names, "files": [file_identity(self.path)]}
 
     def examples(self, report: LineReport) -> Iterator[Example]:
-        for example, _ in self.referenced(report):
-            yield example
-
-    def referenced(self, report: LineReport) -> Iterator[tuple[Example, tuple[str, ...]]]:
-        """The good examples in order, each with all its references."""
         for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
             found = line if isinstance(line, Fault) else self._fields(line)
             if isinstance(found, Fault):
                 report.bad(self.path, number, found)
             else:
-                text, references = found
-                yield Example((text, references[0]), None, str(self.path), number), references
+                yield Example(found, None, str(self.path), number)
 
-    def _fields(self, line: str) -> tuple[str, tuple[str, ...]] | Fault:
+    def _fields(self, line: str) -> tuple[str, ...] | Fault:
+        """The text and its references."""
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -63,7 +58,7 @@ class JsonReferences:
             texts += found[0]
         if len(texts) == 1:
             return Fault("empty", f'field "{self.references}" is empty', line)
-        return texts[0], tuple(texts[1:])
+        return tuple(texts)
 
 
 def _each(record: Any, name: str) -> Iterator[tuple[Any, str]]:

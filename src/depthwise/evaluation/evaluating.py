@@ -92,7 +92,7 @@ def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Exa
     if len(given) == len(examples):
         return tuple(given)
     corpus = task.corpus(split)
-    if len(given) == corpus.num_lines():
+    if len(given) == corpus.num_lines() and len({example.file for example in examples}) == 1:
         return tuple(given[example.line - 1] for example in examples)
     raise DataError(
         f"there are {len(given):,} predictions for {len(examples):,} examples of {corpus.name}; "

@@ -110,7 +110,7 @@ def _replies(
     run: Run, chunks: Iterable[Sequence[Line]], answer: Callable[[list[Row]], list[str]], *, with_output: bool
 ) -> Iterator[list[Reply]]:
     for lines in chunks:
-        prepared = [_columns(line, run.task.num_inputs, with_output=with_output) for line in lines]
+        prepared = [_columns(line, run.task.input_names, with_output=with_output) for line in lines]
         replies = [Reply(line.number, "", line.notes) for line, _ in prepared]
         askable = [(place, columns) for place, (_, columns) in enumerate(prepared) if columns is not None]
         for place, (text, notes) in zip(
@@ -122,15 +122,15 @@ def _replies(
         yield replies
 
 
-def _columns(line: Line, num_inputs: int, *, with_output: bool) -> tuple[Line, tuple[str, ...] | None]:
+def _columns(line: Line, names: tuple[str, ...], *, with_output: bool) -> tuple[Line, tuple[str, ...] | None]:
     """The texts of a line, or none and the reason why it has no answer."""
     if not line.text.strip():
         return line, None
-    columns, wanted = tuple(line.text.split("\t")), num_inputs + with_output
+    columns, wanted = tuple(line.text.split("\t")), len(names) + with_output
     if len(columns) != wanted:
-        kinds = "<tab>".join([*["text"] * num_inputs, *["output"] * with_output])
+        kinds = "<tab>".join([*names, *["output"] * with_output])
         note = f"has {len(columns)} of the {wanted} columns that are needed: {kinds}"
-    elif not all(column.strip() for column in columns[:num_inputs]):
+    elif not all(column.strip() for column in columns[: len(names)]):
         note = "has an empty text"
     else:
         return line, columns

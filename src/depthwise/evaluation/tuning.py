@@ -1,4 +1,4 @@
-"""Choosing how a translation is searched for: the length penalty and the most tokens it may have.
+"""Choosing how a text is searched for: the length penalty and the most tokens it may have.
 
 Each length penalty needs a search of its own, since the penalty decides which hypotheses are kept. The limit on the
 length does not: a source whose search ended before it reached the limit would have ended the same way under any limit
@@ -16,11 +16,9 @@ from depthwise.config import SearchConfig
 from depthwise.data import Example
 from depthwise.errors import InputError
 from depthwise.evaluation.predicting import predict_rows
-from depthwise.tasks import Prediction, Task, Translation
+from depthwise.tasks import Prediction, SequenceToSequence, Task
 
 LENGTH_PENALTIES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-MAX_LENGTHS = ((1.0, 5), (1.2, 10), (1.5, 20), (2.0, 50))
-"""Pairs of ``max_factor`` and ``max_extra``."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,20 @@ def score_model(task: Task, model: PreTrainedModel, examples: Sequence[Example])
 
 
 def tune_search(
-    task: Translation,
+    task: SequenceToSequence,
     model: PreTrainedModel,
     examples: Sequence[Example],
     length_penalties: Sequence[float] = LENGTH_PENALTIES,
-    max_lengths: Sequence[tuple[float, int]] = MAX_LENGTHS,
+    max_lengths: Sequence[tuple[float, int]] | None = None,
 ) -> list[Trial]:
     """Every length penalty with every limit; the present ones are among them, and their trial comes first.
 
+    Limits are pairs of ``max_factor`` and ``max_extra``; none means those that suit the task.
     A greedy search knows no penalty, so that only the limits are tried.
     """
     present = task.recipe.generation
     penalties = sorted({present.length_penalty, *(length_penalties if present.num_beams > 1 else ())})
+    max_lengths = task.max_lengths if max_lengths is None else max_lengths
     limits = sorted({(present.max_factor, present.max_extra), *max_lengths})
     rows = task.rows([task.inputs_of(example) for example in examples])
     lengths = torch.tensor([len(row.texts[0]) for row in rows])
@@ -80,7 +80,7 @@ def best_trial(task: Task, trials: Sequence[Trial]) -> Trial:
     return best
 
 
-def with_search(task: Translation, search: SearchConfig) -> Translation:
+def with_search(task: SequenceToSequence, search: SearchConfig) -> SequenceToSequence:
     """The same task that searches in another way."""
     changed = copy.copy(task)
     changed.recipe = replace(task.recipe, generation=search)

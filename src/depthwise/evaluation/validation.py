@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from depthwise.data import BatchOptions, LineReport, TokenBatches
+from depthwise.data import BatchOptions, LineReport
 from depthwise.errors import ConfigError, Problem
 from depthwise.evaluation.predicting import predict_rows
 from depthwise.shapes import Tensor
@@ -24,9 +24,8 @@ def validate(
     """
     was_training = model.training
     model.eval()
-    batches = TokenBatches(
-        task.lengths(store), BatchOptions(max_tokens=batch_tokens, order="sorted"), rank=rank, world_size=world_size
-    )
+    options = BatchOptions(max_tokens=batch_tokens, order="sorted")
+    batches = task.batches_of(store, options, rank=rank, world_size=world_size)
     sums: dict[str, Tensor] = {}
     num_items = 0
     for batch in DataLoader(store, batch_sampler=batches, collate_fn=task.collate):  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from depthwise.metrics.bootstrap import (
 )
 from depthwise.metrics.classification import accuracy, f1_binary, f1_macro, matthews, pearson, spearman
 from depthwise.metrics.entities import EntityReport, EntityScores, entity_counts, entity_report, f1_of_counts
+from depthwise.metrics.groups import compare_means_of_groups
 from depthwise.metrics.perplexity import Perplexity, perplexities, perplexity
 from depthwise.metrics.rouge import Rouge
 from depthwise.metrics.score import Score
@@ -35,6 +36,7 @@ __all__ = [
     "chrf",
     "compare_bleu",
     "compare_means",
+    "compare_means_of_groups",
     "entity_counts",
     "entity_report",
     "f1_binary",

@@ -2,6 +2,9 @@
 
 from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
+from depthwise.tasks.multilingual import MultilingualTranslation
+from depthwise.tasks.sequence_to_sequence import SequenceToSequence
+from depthwise.tasks.summarization import Summarization
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
@@ -9,7 +12,10 @@ __all__ = [
     "TASKS",
     "Examples",
     "Losses",
+    "MultilingualTranslation",
     "Prediction",
+    "SequenceToSequence",
+    "Summarization",
     "Task",
     "TextClassification",
     "Translation",

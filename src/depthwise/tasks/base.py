@@ -151,6 +151,12 @@ class Task(ABC):
         if tokens is None and training.batch_rows is None:
             tokens = DEFAULT_BATCH_TOKENS
         options = BatchOptions(max_tokens=tokens, max_rows=training.batch_rows, seed=self.recipe.seed)
+        return self.batches_of(examples, options, rank=rank, world_size=world_size)
+
+    def batches_of(
+        self, examples: Examples, options: BatchOptions, *, rank: int = 0, world_size: int = 1
+    ) -> TokenBatches:
+        """The batches of training or, ``sorted``, of validation."""
         return TokenBatches(self.lengths(examples), options, rank=rank, world_size=world_size)
 
     def set_epoch(self, examples: Examples, epoch: int) -> None:  # noqa: B027 (most tasks have nothing to draw)
@@ -283,6 +289,11 @@ class Task(ABC):
     @abstractmethod
     def num_inputs(self) -> int:
         """How many texts make one input; on a line they are separated by tabs."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What these texts are called."""
+        return ("text",) * self.num_inputs
 
     # Scoring
 

@@ -1,13 +1,13 @@
 """From a recipe, or from the folder of a run, to a task."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from transformers import AutoConfig
 
-from depthwise.config import PRETRAINED, Recipe, as_dict, load_recipe, merged
+from depthwise.config import PRETRAINED, DataConfig, Recipe, as_dict, load_recipe, merged
 from depthwise.data import (
     Corpus,
     LineReport,
@@ -21,12 +21,25 @@ from depthwise.data import (
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
+from depthwise.tasks.multilingual import MultilingualTranslation
+from depthwise.tasks.pair_sources import pair_corpora
+from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.sizing import Facts, sized
-from depthwise.tasks.sources import labelled, pairs
+from depthwise.tasks.sources import labelled, pairs, summaries
+from depthwise.tasks.summarization import Summarization
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
-TASKS: dict[str, type[Task]] = {task.kind: task for task in (Translation, TextClassification)}
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (Translation, TextClassification, MultilingualTranslation, Summarization)
+}
+READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
+    Translation.kind: pairs,
+    TextClassification.kind: labelled,
+    MultilingualTranslation.kind: pair_corpora,
+    Summarization.kind: summaries,
+}
+"""How the training data of each task is read before the task is there."""
 RECIPE = "recipe.yaml"
 SAMPLE = 2000
 """How many examples are looked at to judge how long texts are."""
@@ -61,8 +74,9 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         by_number = {int(number): name for number, name in config.id2label.items()}
         names = tuple(by_number[number] for number in range(len(by_number)))
         return TextClassification(recipe, tokenizers, names)
-    assert recipe.task == Translation.kind
-    return Translation(recipe, tokenizers, config.decoder_start_token_id)
+    task = TASKS[recipe.task]
+    assert issubclass(task, SequenceToSequence)
+    return task(recipe, tokenizers, config.decoder_start_token_id)
 
 
 def run_config(folder: Path) -> DepthwiseConfig:
@@ -83,7 +97,7 @@ def run_recipe(folder: Path) -> Recipe:
     if (folder / RECIPE).is_file():
         return load_recipe(folder / RECIPE)
     config = run_config(folder)
-    by_model = {task.model_class.__name__: task.kind for task in TASKS.values()}
+    by_model = {task.model_class.__name__: task.kind for task in reversed(TASKS.values())}  # the first of several
     name = (config.architectures or [""])[0]
     if name not in by_model:
         raise CheckpointError(f"{folder} holds a {name or 'model without a head'}, for which there is no task")
@@ -102,8 +116,7 @@ def _with_pretrained(recipe: Recipe) -> Recipe:
 def _training_corpus(recipe: Recipe) -> Corpus:
     if not recipe.data.train:
         raise ConfigError("recipe", [Problem("data.train", "is missing; add data.train=FILE")])
-    read = pairs if recipe.task == Translation.kind else labelled
-    return read(recipe.data, recipe.data.train)
+    return READERS[recipe.task](recipe.data, recipe.data.train)
 
 
 def _facts(corpus: Corpus, recipe: Recipe) -> Facts:
@@ -119,7 +132,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
     options, rules = recipe.tokenizer, LineRules(recipe.data.on_bad_line, recipe.data.max_chars)
     if options.path is not None:
         return load_tokenizers(Path(options.path))
-    joint = options.joint or recipe.task != Translation.kind
+    joint = options.joint or not issubclass(TASKS[recipe.task], SequenceToSequence)
     if options.codes is not None:
         sides = [slice(None)] if joint else [slice(0, 1), slice(1, 2)]
         made = [tokenizer_from_codes(Path(options.codes), _texts(corpus, rules, side)) for side in sides]

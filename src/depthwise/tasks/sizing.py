@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from depthwise.config import Recipe, TrainingConfig, merged
+from depthwise.config import GENERATING, Recipe, TrainingConfig, merged
 
 KERNELS = (3, 7, 15, 31)
 """Kernel widths of the first layers; later ones have the last."""
@@ -106,13 +106,18 @@ HABITS = {
 }
 
 
+def habits_of(task: str) -> Habits:
+    """What suits a task: tasks that write text are like translation, those that judge it like classification."""
+    return HABITS["translation" if task in GENERATING else "text_classification"]
+
+
 def sized(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with its open sizes filled in."""
     machine = Machine.found(recipe.training.device)
     recipe = _with_vocabulary(recipe, facts, machine)
     if "size" not in recipe.model:
         return recipe
-    habits = HABITS[recipe.task]
+    habits = habits_of(recipe.task)
     size = recipe.model["size"]
     if size == "auto":
         size = _size(recipe.task, facts, machine)
@@ -141,7 +146,7 @@ def _size(task: str, facts: Facts, machine: Machine) -> str:
     """A larger model only where there is data that it learns more from, and a GPU."""
     if not machine.has_gpu:
         return "tiny"
-    if task == "translation":
+    if task in GENERATING:
         return "small" if facts.num_examples < 200_000 else "base"
     return "tiny" if facts.num_examples < 50_000 else "small" if facts.num_examples < 1_000_000 else "base"
 
@@ -153,14 +158,14 @@ def _model(
 
     Classifiers have no positions: convolutions know what stands beside what, and that is all that short texts need.
     """
-    habits = HABITS[task]
+    habits = habits_of(task)
     dropout = 0.3 if num_passes is None or num_passes > 10 else 0.2 if num_passes > 4 else 0.1
     stack = {**habits.sizes[size], "norm": "pre", "dropout": dropout}
     stack["max_positions"] = habits.longest * (2 if machine.has_gpu else 1)
     model: dict[str, Any] = {"width": stack.pop("width")}
     if task == "text_classification":
         stack["positions"] = "none"
-    for side in ("encoder", "decoder") if task == "translation" else ("encoder",):
+    for side in ("encoder", "decoder") if task in GENERATING else ("encoder",):
         model[side] = _with_kernels(stack, given.get(side) or {})
     return model
 
@@ -178,7 +183,7 @@ def _with_vocabulary(recipe: Recipe, facts: Facts, machine: Machine) -> Recipe:
     """More types for more words, but fewer occasions to learn each of them if there are too many."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe
-    habits = HABITS[recipe.task]
+    habits = habits_of(recipe.task)
     most = 32_000 if machine.has_gpu else habits.most_types
     vocab_size = int(min(most, max(500, habits.types_per_root_word * sqrt(facts.num_words))))
     return replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=vocab_size))
@@ -189,7 +194,7 @@ def _with_batches(recipe: Recipe, facts: Facts, machine: Machine) -> TrainingCon
     training = recipe.training
     if training.batch_tokens is not None or training.batch_rows is not None:
         return training
-    if recipe.task == "translation":
+    if recipe.task in GENERATING:
         most = 4096 if machine.has_gpu else 2048
         return replace(training, batch_tokens=_rounded(facts.num_examples * facts.tokens_of_a_text(2) / 75, 256, most))
     return replace(training, batch_rows=_rounded(facts.num_examples / 60, 8, 32), batch_tokens=16_384)

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from depthwise.config import DataConfig
-from depthwise.data import Corpus, HubDataset, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
+from depthwise.data import (
+    Corpus,
+    HubDataset,
+    JsonLines,
+    JsonReferences,
+    LabelledText,
+    ParallelText,
+    TabbedPairs,
+    num_texts_in,
+)
 from depthwise.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -42,6 +51,13 @@ def labelled(data: DataConfig, files: tuple[str, ...]) -> Corpus:
     if _form(path) in (".jsonl", ".json"):
         return JsonLines(path, data.text, data.label)
     return LabelledText(path, data.num_texts or num_texts_in(path))
+
+
+def summaries(data: DataConfig, files: tuple[str, ...]) -> Corpus:
+    """Texts and their summaries, in the forms of ``pairs``; in jsonl a text may have a list of summaries."""
+    if data.hub is None and len(files) == 1 and _form(Path(files[0])) in (".jsonl", ".json"):
+        return JsonReferences(Path(files[0]), *_fields(data, files[0]))
+    return pairs(data, files)
 
 
 def num_texts(data: DataConfig, files: tuple[str, ...]) -> int:

@@ -84,7 +84,8 @@ class TextClassification(Task):
     def store_options(self, split: str) -> StoreOptions:
         options = super().store_options(split)
         names = None if self.is_regression or split == "train" else self.label_names
-        limit = None if options.max_tokens is None else max(2, options.max_tokens // self.num_inputs)
+        (most,) = options.limits(1)
+        limit = None if most is None else max(2, most // self.num_inputs)
         return replace(options, max_tokens=limit, label_kind=self.recipe.data.labels, label_names=names)
 
     def lengths(self, examples: TokenStore) -> npt.NDArray[np.int32]:

@@ -1,0 +1,41 @@
+"""What options of single tasks demand of a recipe."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from depthwise.config.parsing import shown
+from depthwise.errors import Problem
+
+GENERATING = ("translation", "multilingual_translation", "summarization")
+"""Tasks with a source and a target."""
+ONLY_FOR = {
+    **dict.fromkeys(
+        ("data.pairs", "data.temperature", "tokenizer.language_token", "generation.target"),
+        ("multilingual_translation",),
+    ),
+    **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
+    **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
+}
+"""The tasks of options that have no effect on others."""
+
+
+def without_effect(recipe: Any) -> Iterator[Problem]:
+    """Options of other tasks that are given, and not as they would be without that."""
+    for name, tasks in ONLY_FOR.items():
+        section, option = name.split(".")
+        options = getattr(recipe, section)
+        if recipe.task in tasks or not is_dataclass(options):
+            continue
+        default = next(field.default for field in fields(options) if field.name == option)
+        if getattr(options, option) != default:
+            yield Problem(name, f"has no effect on {recipe.task}, only on {', '.join(tasks)}; leave it out")
+
+
+def language_pairs(value: tuple[str, ...]) -> str | None:
+    """Directions such as ``en-de``, each once."""
+    for text in value:
+        source, _, target = text.partition("-")
+        if not source or not target or "-" in target:
+            return f"{shown(text)} is no pair of languages; write it as en-de"
+    return None if value and len(set(value)) == len(value) else "names no pair, or one twice; name each once"

@@ -1,0 +1,227 @@
+"""Multilingual translation: one model for several pairs of languages, which is told the language to write.
+
+Every batch of training is of one pair; pairs are drawn by temperature. Scores are given for every pair, and their mean
+is the one that is quoted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from depthwise.config import Recipe
+from depthwise.data import (
+    BatchOptions,
+    DecoderLanguageCollator,
+    Example,
+    LanguageBatches,
+    LanguagePair,
+    LanguageRow,
+    LanguageStores,
+    PairCorpora,
+    Row,
+    StoreOptions,
+    Tokenizers,
+    add_language_tokens,
+    build_store,
+    language_tokens,
+)
+from depthwise.errors import ConfigError, InputError, Problem
+from depthwise.losses import IGNORED
+from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, compare_means_of_groups
+from depthwise.metrics.bleu_counts import bleu_of_counts
+from depthwise.shapes import Tensor
+from depthwise.tasks.base import Examples, Losses
+from depthwise.tasks.encoding import encoded
+from depthwise.tasks.pair_sources import language_pairs, pair_corpora
+from depthwise.tasks.translation import EXACT_MATCH, Translation, matches, score_texts
+
+MEAN = "nll/mean"
+
+
+class MultilingualTranslation(Translation):
+    """One-to-many, many-to-one, many-to-many; inputs are texts, or texts behind the language to translate into."""
+
+    kind = "multilingual_translation"
+    metric = MEAN
+
+    def __init__(self, recipe: Recipe, tokenizers: Tokenizers, start_id: int | None = None) -> None:
+        super().__init__(recipe, tokenizers, start_id)
+        self.pairs: tuple[LanguagePair, ...] = language_pairs(recipe.data)
+        self.placement = recipe.tokenizer.language_token
+        targets = sorted({pair.target for pair in self.pairs})
+        self.tokens: dict[str, int] = {}
+        """The languages that the model can be told to write."""
+        if self.placement != "none":
+            tokenizer = tokenizers.source if self.placement == "source" else tokenizers.target
+            is_new = start_id is None
+            if is_new:
+                add_language_tokens(tokenizer, targets)
+            self.tokens = language_tokens(tokenizer)
+        self._check(targets)
+
+    def _check(self, targets: Sequence[str]) -> None:
+        problems = []
+        if self.placement == "none" and len(targets) > 1:
+            message = f"none does not tell {', '.join(targets)} apart; give source or decoder"
+            problems.append(Problem("tokenizer.language_token", message))
+        known, wanted = self.languages, self.recipe.generation.target
+        for language in targets:
+            if language not in known:
+                problems.append(Problem("data.pairs", f"the model writes {', '.join(known)}, not {language}"))
+        if wanted is not None and wanted not in known:
+            problems.append(Problem("generation.target", f"the model writes {', '.join(known)}, not {wanted}"))
+        if problems:
+            raise ConfigError(f"task {self.kind}", problems)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Those that the model writes."""
+        return tuple(self.tokens) or tuple(sorted({pair.target for pair in self.pairs}))
+
+    # Data
+
+    def corpus(self, split: str) -> PairCorpora:
+        return pair_corpora(self.recipe.data, self.check_split(split))
+
+    def examples(self, split: str) -> LanguageStores:
+        options = self.store_options(split)
+        stores = {
+            pair: build_store(corpus, self._tokenizers_of(corpus), options, self.cache)
+            for pair, corpus in self.corpus(split).corpora.items()
+        }
+        return LanguageStores(stores, self.tokens, self.placement)
+
+    def store_options(self, split: str) -> StoreOptions:
+        """The token of the language takes one of the positions of its source."""
+        options, positions = super().store_options(split), self._positions[0]
+        if self.placement != "source" or positions is None:
+            return options
+        source, target = options.limits(2)
+        return replace(options, max_tokens=(min(source or positions, positions - 1), target))
+
+    def lengths(self, examples: LanguageStores) -> npt.NDArray[np.int32]:
+        return np.concatenate(list(examples.lengths().values()))
+
+    def batches_of(
+        self, examples: Examples, options: BatchOptions, *, rank: int = 0, world_size: int = 1
+    ) -> LanguageBatches:
+        """Batches of one pair each; only those of training are drawn by temperature."""
+        assert isinstance(examples, LanguageStores)
+        temperature = self.recipe.data.temperature if options.order == "shuffled" else 1.0
+        return LanguageBatches(examples.lengths(), options, temperature, rank=rank, world_size=world_size)
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        batch = DecoderLanguageCollator(self._pad_id)(rows) if self.placement == "decoder" else super().collate(rows)
+        numbers = [row.pair for row in rows if isinstance(row, LanguageRow)]
+        if numbers:
+            assert len(set(numbers)) == 1, "batches that are learned from are of one pair"
+            batch["pair"] = torch.tensor(numbers)
+        return batch
+
+    # Learning
+
+    def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
+        """Sums of every pair beside those of all; the batch counts for its own."""
+        losses = super().losses(model, batch, num_items)
+        totals, num_tokens = dict(losses.totals), (batch["labels"] != IGNORED).sum()
+        for number, pair in enumerate(self.pairs):
+            is_of_pair = batch["pair"][0] == number
+            for name, total in (("nll", losses.totals["nll"]), ("tokens", num_tokens)):
+                totals[f"{name}/{pair}"] = torch.where(is_of_pair, total, 0)
+        return Losses(losses.loss, totals)
+
+    def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
+        """Also for each pair that occurred, and their mean."""
+        seen = [str(pair) for pair in self.pairs if totals[f"tokens/{pair}"]]
+        by_pair = {f"nll/{pair}": totals[f"nll/{pair}"] / totals[f"tokens/{pair}"] for pair in seen}
+        return {**super().validation_metrics(totals, num_items), MEAN: _mean(by_pair.values()), **by_pair}
+
+    @property
+    def lower_is_better(self) -> frozenset[str]:  # type: ignore[override]
+        return super().lower_is_better | {MEAN, *(f"nll/{pair}" for pair in self.pairs)}
+
+    # Predicting
+
+    @property
+    def target(self) -> str | None:
+        """The language that inputs are translated into unless they say it themselves."""
+        return self.recipe.generation.target or (self.languages[0] if len(self.languages) == 1 else None)
+
+    @property
+    def num_inputs(self) -> int:
+        return 2 if self.target is None else 1
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return ("language", "text") if self.target is None else ("text",)
+
+    def inputs_of(self, example: Example) -> tuple[str, ...]:
+        return (_pair(example).target, example.texts[0])
+
+    def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        """Inputs are a text, or a language and a text."""
+        tokens = [self._token(self.target if len(of_row) == 1 else of_row[0].strip()) for of_row in texts]
+        sources = encoded(self.tokenizers.source, [of_row[-1] for of_row in texts])
+        if self.placement == "source":
+            told = [np.concatenate([[token], ids]) for token, ids in zip(tokens, sources, strict=True)]
+            return [Row(index, (ids,), None) for index, ids in enumerate(told)]
+        return [Row(index, (ids,), token) for index, (ids, token) in enumerate(zip(sources, tokens, strict=True))]
+
+    def _token(self, language: str | None) -> int | None:
+        if language not in self.languages:
+            known = ", ".join(self.languages)
+            missing = "no language is named" if language is None else f"{language} is no language of this model"
+            raise InputError(f"{missing}; it writes {known}, which generation.target names for all inputs")
+        return self.tokens.get(language)
+
+    # Scoring
+
+    def check_examples(self, examples: Sequence[Example]) -> None:
+        wanted = self.recipe.generation.target
+        if wanted is not None and any(_pair(example).target != wanted for example in examples):
+            raise InputError(
+                f"generation.target={wanted} is not the language of all examples, which their pairs say; "
+                "leave it out, and choose pairs with data.pairs=[...]"
+            )
+
+    def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
+        """For each metric the mean over pairs under its own name, and every pair under ``metric/pair``."""
+        by_pair: dict[str, tuple[list[str], list[str]]] = {}
+        for prediction, example in zip(predictions, examples, strict=True):
+            ours, references = by_pair.setdefault(str(_pair(example)), ([], []))
+            ours.append(prediction)
+            references.append(example.texts[1])
+        scores: dict[str, Score] = {}
+        for name in self.metrics:
+            found = {pair: score_texts(name, *texts) for pair, texts in by_pair.items()}
+            first = next(iter(found.values()))
+            mean = _mean([score.value for score in found.values()])
+            scores[name] = Score(first.name, mean, f"mean:{len(found)} pairs|{first.signature}")
+            scores |= {f"{name}/{pair}": score for pair, score in found.items()}
+        return scores
+
+    def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
+        """By the mean over pairs."""
+        references = [example.texts[1] for example in examples]
+        groups = [str(_pair(example)) for example in examples]
+        if self.compared_by == EXACT_MATCH:
+            here, there = ([(100.0 * right, 1.0) for right in matches(side, references)] for side in (ours, theirs))
+            return compare_means_of_groups(here, there, groups, lambda sums: sums[..., 0] / sums[..., 1])
+        bleu = BLEU_VARIANTS[self.compared_by]
+        first, second = (bleu.counts(side, references) for side in (ours, theirs))
+        return compare_means_of_groups(first, second, groups, lambda sums: bleu_of_counts(sums, bleu.smoothing))
+
+
+def _pair(example: Example) -> LanguagePair:
+    assert example.label is not None
+    return LanguagePair.parse(example.label)
+
+
+def _mean(values: Any) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,179 @@
+"""A text in, a text out: what translation and summarisation share, from the loss to the search."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+
+from depthwise.config import Recipe
+from depthwise.data import Corpus, Example, Row, Seq2SeqCollator, StoreOptions, Tokenizers
+from depthwise.losses import IGNORED, label_smoothed_cross_entropy
+from depthwise.metrics import perplexity
+from depthwise.models.generation import generated_depths
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.shapes import Float, Int, Tensor
+from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.encoding import encoded
+from depthwise.tasks.search import EndAtLimit, NoRepeatedNgram, until_end
+
+
+class SequenceToSequence(Task):
+    """Maximum likelihood of the target given the source, with smoothed labels; beam search."""
+
+    model_class = DepthwiseForSeq2SeqLM
+    metric = "nll"
+    max_lengths: ClassVar[tuple[tuple[float, int], ...]] = ((1.0, 5), (1.2, 10), (1.5, 20), (2.0, 50))
+    """Limits of the length that are worth a trial: pairs of ``max_factor`` and ``max_extra``."""
+
+    def __init__(self, recipe: Recipe, tokenizers: Tokenizers, start_id: int | None = None) -> None:
+        """``start_id`` is the token that targets of a trained model begin from; new ones take the end of a sequence."""
+        super().__init__(recipe, tokenizers)
+        self.start_id: int = tokenizers.target.eos_token_id if start_id is None else start_id
+
+    # Data
+
+    def _tokenizers_of(self, corpus: Corpus) -> Sequence[PreTrainedTokenizerBase]:
+        return [self.tokenizers.source, self.tokenizers.target]
+
+    @property
+    def max_tokens(self) -> int | None:
+        return _least(*self._positions)
+
+    @property
+    def _positions(self) -> tuple[int | None, int | None]:
+        """The most tokens of source and target that the model can take."""
+        assert self.options.encoder is not None
+        assert self.options.decoder is not None
+        return self.options.encoder.max_positions, self.options.decoder.max_positions
+
+    def store_options(self, split: str) -> StoreOptions:
+        data, (source, target) = self.recipe.data, self._positions
+        limits = (
+            _least(source, data.max_tokens, data.max_source_tokens),
+            _least(target, data.max_tokens, data.max_target_tokens),
+        )
+        return replace(super().store_options(split), max_tokens=limits)
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        return Seq2SeqCollator(self._pad_id)(rows)
+
+    @property
+    def _pad_id(self) -> int:
+        pad: int = self.tokenizers.source.pad_token_id
+        return pad
+
+    # Learning
+
+    def num_items(self, batch: Mapping[str, Tensor]) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
+        training = self.recipe.training
+        smoothed = label_smoothed_cross_entropy(
+            self._logits(model, batch),
+            batch["labels"],
+            training.label_smoothing,
+            num_items,
+            over_others=training.smoothing_over_others,
+        )
+        return Losses(smoothed.loss, {"nll": smoothed.nll_sum})
+
+    def _logits(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Float[Tensor, "B T V"]:
+        """Scores of every target token behind those before it."""
+        earlier = batch.get("decoder_input_ids")
+        if earlier is None:
+            earlier = shifted(batch["labels"], self.start_id, self.tokenizers.target.pad_token_id)
+        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=earlier)
+        logits: Tensor = output.logits
+        return logits
+
+    def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
+        nll = totals["nll"] / num_items
+        return {"loss": totals["loss"] / num_items, "nll": nll, "perplexity": perplexity(totals["nll"], int(num_items))}
+
+    # Predicting
+
+    @property
+    def num_inputs(self) -> int:
+        return 1
+
+    def inputs_of(self, example: Example) -> tuple[str, ...]:
+        return example.texts[:1]
+
+    def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
+        sources = encoded(self.tokenizers.source, [text for (text,) in texts])
+        return [Row(index, (ids,), None) for index, ids in enumerate(sources)]
+
+    @property
+    def text_limits(self) -> tuple[int | None, ...]:
+        source, target = self._positions
+        return _least(source, self.recipe.data.max_source_tokens), target
+
+    def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
+        targets = encoded(self.tokenizers.target, outputs)
+        return [
+            replace(row, texts=(*row.texts, target))
+            for row, target in zip(self.whole_rows(texts), targets, strict=True)
+        ]
+
+    def target_limits(self, source_lengths: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+        """The most target tokens of each source, the end of sequence included."""
+        search, most = self.recipe.generation, self.text_limits[1]
+        limits = ((source_lengths * search.max_factor).long() + search.max_extra).clamp(min=1)
+        return limits if most is None else limits.clamp(max=most)
+
+    @torch.no_grad()
+    def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
+        limits, eos_id = self.target_limits(batch["attention_mask"].sum(1)), self.tokenizers.target.eos_token_id
+        options = self._search_options()
+        if "decoder_input_ids" in batch:
+            options["decoder_start_token_id"] = batch["decoder_input_ids"][:, 0].tolist()
+        output = model.generate(  # type: ignore[operator]
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_length=int(limits.max()) + 1,  # with the start token
+            logits_processor=LogitsProcessorList([*self._repeats_blocked(), EndAtLimit(limits, eos_id)]),
+            return_dict_in_generate=True,
+            **options,
+        )
+        texts = self.tokenizers.target.batch_decode(output.sequences, skip_special_tokens=True)
+        depths = generated_depths(output)
+        depths = depths * until_end(output.sequences[:, 1 : depths.shape[1] + 1], eos_id)
+        num_steps = len(output.past_key_values.depths)
+        return [
+            Prediction(text, None, tuple(depth for depth in row if depth), num_steps)
+            for text, row in zip(texts, depths.tolist(), strict=True)
+        ]
+
+    def _search_options(self) -> dict[str, Any]:
+        search = self.recipe.generation
+        options: dict[str, Any] = {"num_beams": search.num_beams, "do_sample": False}
+        if search.num_beams > 1:
+            options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
+        return options
+
+    def _repeats_blocked(self) -> list[LogitsProcessor]:
+        size = self.recipe.generation.no_repeat_ngram
+        return [NoRepeatedNgram(size, self.tokenizers.target.eos_token_id)] if size else []
+
+    @torch.no_grad()
+    def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
+        batch = {name: value.to(model.device) for name, value in self.collate(rows).items()}
+        log_probs = self._logits(model, batch).float().log_softmax(-1)
+        labels = batch["labels"]
+        of_labels = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        sums: list[float] = of_labels.masked_fill(labels == IGNORED, 0).double().sum(1).tolist()
+        return sums
+
+
+def _least(*limits: int | None) -> int | None:
+    """The strictest limit, where there is any."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def shifted(labels: Int[Tensor, "B T"], start: int, padding: int) -> Int[Tensor, "B T"]:
+    """The target moved one step to the right behind the start token; ignored labels become padding."""
+    first = labels.new_full((labels.shape[0], 1), start)
+    return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, padding)], dim=1)
