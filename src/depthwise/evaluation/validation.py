@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
@@ -63,10 +62,8 @@ def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> 
 def predicted(task: Task, model: PreTrainedModel, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]:
     """What a model says about every input, in their order; batches are made of inputs of similar length."""
     rows = task.rows(inputs)
-    lengths = np.array([[sum(map(len, row.texts))] for row in rows])
     options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, order="sorted")
     found: dict[int, Prediction] = {}
-    for batch in TokenBatches(lengths, options):
-        tensors = {name: value.to(model.device) for name, value in task.collate([rows[i] for i in batch]).items()}
-        found.update(zip(batch, task.predict(model, tensors), strict=True))
+    for batch in TokenBatches(task.row_lengths(rows), options):
+        found.update(zip(batch, task.predictions(model, [rows[index] for index in batch]), strict=True))
     return [found[index] for index in range(len(rows))]

@@ -2,6 +2,8 @@
 
 from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
+from depthwise.tasks.question_answering import QuestionAnswering
+from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
@@ -10,6 +12,8 @@ __all__ = [
     "Examples",
     "Losses",
     "Prediction",
+    "QuestionAnswering",
+    "Tagging",
     "Task",
     "TextClassification",
     "Translation",

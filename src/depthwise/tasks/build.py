@@ -1,13 +1,13 @@
 """From a recipe, or from the folder of a run, to a task."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from transformers import AutoConfig
 
-from depthwise.config import PRETRAINED, Recipe, as_dict, load_recipe, merged
+from depthwise.config import PRETRAINED, DataConfig, Recipe, as_dict, load_recipe, merged
 from depthwise.data import (
     Corpus,
     LineReport,
@@ -21,12 +21,22 @@ from depthwise.data import (
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
+from depthwise.tasks.question_answering import QuestionAnswering
 from depthwise.tasks.sizing import Facts, sized
-from depthwise.tasks.sources import labelled, pairs
+from depthwise.tasks.sources import labelled, pairs, questions, tagged
+from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
-TASKS: dict[str, type[Task]] = {task.kind: task for task in (Translation, TextClassification)}
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (Translation, TextClassification, Tagging, QuestionAnswering)
+}
+READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
+    Translation.kind: pairs,
+    TextClassification.kind: labelled,
+    Tagging.kind: tagged,
+    QuestionAnswering.kind: questions,
+}
 RECIPE = "recipe.yaml"
 SAMPLE = 2000
 """How many examples are looked at to judge how long texts are."""
@@ -56,11 +66,13 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         raise CheckpointError(
             f"{folder} holds a {config.architectures[0]}, which does no {recipe.task}; give a run of that task"
         )
-    if recipe.task == TextClassification.kind:
+    if recipe.task == QuestionAnswering.kind:
+        return QuestionAnswering(recipe, tokenizers)
+    if recipe.task in (TextClassification.kind, Tagging.kind):
         assert config.id2label is not None
         by_number = {int(number): name for number, name in config.id2label.items()}
         names = tuple(by_number[number] for number in range(len(by_number)))
-        return TextClassification(recipe, tokenizers, names)
+        return (Tagging if recipe.task == Tagging.kind else TextClassification)(recipe, tokenizers, names)
     assert recipe.task == Translation.kind
     return Translation(recipe, tokenizers, config.decoder_start_token_id)
 
@@ -102,8 +114,7 @@ def _with_pretrained(recipe: Recipe) -> Recipe:
 def _training_corpus(recipe: Recipe) -> Corpus:
     if not recipe.data.train:
         raise ConfigError("recipe", [Problem("data.train", "is missing; add data.train=FILE")])
-    read = pairs if recipe.task == Translation.kind else labelled
-    return read(recipe.data, recipe.data.train)
+    return READERS[recipe.task](recipe.data, recipe.data.train)
 
 
 def _facts(corpus: Corpus, recipe: Recipe) -> Facts:

@@ -135,8 +135,8 @@ def _leaf(recipe: Recipe, name: str) -> Any:
 
 
 def _train(task: Task, folder: Path, interrupt: Interrupt) -> Trained:
-    store = task.store("train")
-    valid = task.store("valid") if task.recipe.data.valid else None
+    store = task.examples("train")
+    valid = task.examples("valid") if task.recipe.data.valid else None
     for name, of in (("train", store), ("valid", valid)):
         if of is not None and (of.report.num_bad or of.report.num_cut):
             log.warning("%s: %s", name, of.report.summary())
