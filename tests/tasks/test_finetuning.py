@@ -1,4 +1,4 @@
-"""Learning further from imported encoders: they see what they saw in pretraining, and their weights are the beginning."""
+"""Learning further from imported encoders: they see what they saw in pretraining, and keep their weights at first."""
 
 import json
 from collections.abc import Callable

@@ -302,6 +302,8 @@ class Task(ABC):
         """Whether outputs have a probability; numbers that are estimated have none."""
         return True
 
+    why_no_probability: ClassVar[str] = "a number that is estimated has no probability"
+
     @property
     @abstractmethod
     def num_inputs(self) -> int:

@@ -70,6 +70,7 @@ class QuestionAnswering(Task):
     has_lines = False
     num_inputs = 2
     has_probabilities = False
+    why_no_probability = "an answer that several windows compete for has no probability"
     searches = True
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
@@ -217,10 +218,10 @@ class QuestionAnswering(Task):
         return answered, ran
 
     def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
-        raise InputError("an answer that several windows compete for has no probability; leave --score out")
+        raise InputError(f"{self.why_no_probability}; leave --score out")
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
-        raise InputError("an answer that several windows compete for has no probability; leave --score out")
+        raise InputError(f"{self.why_no_probability}; leave --score out")
 
     # Scoring
 
