@@ -213,3 +213,10 @@ def test_a_question_and_its_context_are_a_pair(make: Maker, tmp_path: Path) -> N
     assert all(answer.text in context for answer, (_, context) in zip(found, PAIRS, strict=True))
     always = replace(task.recipe, data=replace(task.recipe.data, unanswerable=False))
     assert QuestionAnswering(always, task.tokenizers).predictions(task.new_model().eval(), task.rows(PAIRS))[0].text
+
+
+def test_weights_in_half_precision_are_trained_in_single(tmp_path: Path) -> None:
+    convert_hf(bert(tmp_path / "theirs"), tmp_path / "run")
+    AutoModel.from_pretrained(tmp_path / "run").bfloat16().save_pretrained(tmp_path / "run")
+    model = classification_of(tmp_path).new_model()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

@@ -153,6 +153,7 @@ def test_many_windows_go_through_the_model_in_portions(task: QuestionAnswering) 
     model = Scripted(portioned, {"eight": 2.0}, {"nine": 2.0})
     assert said(portioned, model, [("who", CONTEXT)]) == ["eight nine"]
     assert model.num_rows == [2, 1]
+    assert portioned.row_lengths(portioned.rows([("who", CONTEXT)])).tolist() == [[18]]
 
 
 def test_long_questions_are_cut_and_that_is_noted(task: QuestionAnswering) -> None:

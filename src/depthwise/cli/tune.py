@@ -71,10 +71,13 @@ def tune(
         console.print(_checkpoint_table(run, candidates, chosen))
         search, trials = run.recipe.generation, []
         task = run.task
-        if isinstance(task, Translation) or (isinstance(task, QuestionAnswering) and task.unanswerable):
+        is_searched = isinstance(task, Translation)
+        if is_searched or (isinstance(task, QuestionAnswering) and task.unanswerable):
             model = run.model if chosen.count is None else load_model(task, chosen.folder, run.device, run.precision)
-            is_searched = isinstance(task, Translation)
-            trials = (tune_search if is_searched else tune_threshold)(task, model, examples)  # type: ignore[operator]
+            if isinstance(task, Translation):
+                trials = tune_search(task, model, examples)
+            elif isinstance(task, QuestionAnswering):
+                trials = tune_threshold(task, model, examples)
             best = best_trial(task, trials)
             search = best.search
             console.print((_search_table if is_searched else _threshold_table)(run, trials, best))

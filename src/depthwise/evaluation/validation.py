@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 
 from depthwise.data import BatchOptions, LineReport, TokenBatches
 from depthwise.errors import ConfigError, Problem
+from depthwise.evaluation.predicting import predict_rows
 from depthwise.shapes import Tensor
-from depthwise.tasks import Examples, Prediction, Task
+from depthwise.tasks import Examples, Task
 
 
 @torch.no_grad()
@@ -51,19 +52,10 @@ def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> 
     examples = list(task.corpus(split).examples(LineReport(task.rules)))
     was_training = model.training
     model.eval()
-    predictions = predicted(task, model, [task.inputs_of(example) for example in examples])
+    rows = task.rows([task.inputs_of(example) for example in examples])
+    predictions = predict_rows(task, model, rows, shows_progress=False)
     model.train(was_training)
     scores = task.score([prediction.text for prediction in predictions], examples)
     if metric not in scores:
         raise ConfigError("training", [Problem("metric", f'"{metric}" is none of {", ".join(scores)}')])
     return scores[metric].value
-
-
-def predicted(task: Task, model: PreTrainedModel, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]:
-    """What a model says about every input, in their order; batches are made of inputs of similar length."""
-    rows = task.rows(inputs)
-    options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, order="sorted")
-    found: dict[int, Prediction] = {}
-    for batch in TokenBatches(task.row_lengths(rows), options):
-        found.update(zip(batch, task.predictions(model, [rows[index] for index in batch]), strict=True))
-    return [found[index] for index in range(len(rows))]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import PRETRAINED, ModelConfig, Recipe, as_dict, model_options, with_vocabulary
@@ -204,12 +205,13 @@ class Task(ABC):
             return self.model_class(config)
         folder = self.recipe.model[PRETRAINED]
         try:
-            loaded, info = self.model_class.from_pretrained(
-                folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+            found: Any = self.model_class.from_pretrained(
+                folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
+        loaded, info = found
         other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
         lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
         unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))

@@ -183,7 +183,9 @@ class QuestionAnswering(Task):
         return (self.window_options.max_question_tokens + self.tokenizers.source.num_special_tokens_to_add(),)
 
     def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
-        return np.array([[_size(row)] for row in rows], np.int32).reshape(-1, 1)
+        """No more than a batch holds: what exceeds that goes through the model in portions."""
+        most = self.recipe.evaluation.batch_tokens
+        return np.array([[min(_size(row), most)] for row in rows], np.int32).reshape(-1, 1)
 
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
         answered, depths = self._answered(model, rows, self.answer_options)

@@ -179,7 +179,9 @@ class Tagging(Task):
         return (self._aligner.options.max_tokens,)
 
     def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
-        return np.array([[_size(row)] for row in rows], np.int32).reshape(-1, 1)
+        """No more than a batch holds: what exceeds that goes through the model in portions."""
+        most = self.recipe.evaluation.batch_tokens
+        return np.array([[min(_size(row), most)] for row in rows], np.int32).reshape(-1, 1)
 
     @torch.no_grad()
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
