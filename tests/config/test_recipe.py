@@ -92,6 +92,15 @@ def test_what_does_not_go_together(changes: dict[str, Any], option: str) -> None
     assert set(problems({**SMALL, **changes})) == {option}
 
 
+def test_tags_and_questions_may_come_from_many_files() -> None:
+    for task in ("tagging", "question_answering"):
+        recipe = parse_recipe({"task": task, "data": {"train": ["a", "b", "c"]}})
+        assert recipe.data.train == ("a", "b", "c")
+    assert set(problems({"task": "tagging", "data": {"train": "a", "tag_scheme": "iob3"}})) == {"data.tag_scheme"}
+    found = problems({"task": "question_answering", "data": {"train": "a", "stride": 0}})
+    assert set(found) == {"data.stride"}
+
+
 def test_changes_go_into_sections_and_another_kind_starts_afresh() -> None:
     base = {"training": {"optimizer": {"kind": "adam", "lr": 1.0, "betas": [0.9, 0.98]}, "seed": 1}}
     assert merged(base, {"training": {"optimizer": {"lr": 2.0}}})["training"] == {

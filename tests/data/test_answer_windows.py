@@ -140,6 +140,10 @@ def test_batches() -> None:
     assert batch["attention_mask"].sum(1).tolist() == [7, 6, 7]
     assert np.array_equal(batch["input_ids"][0], rows[0].ids)
     assert "labels" not in AnswerCollator(0)([rows[0], replace(rows[1], label=None)])
+    assert "token_type_ids" not in batch
+    types = AnswerCollator(pad_id=0, token_types=True)(rows.rows[:2])["token_type_ids"]
+    assert types.sum(1).tolist() == [len(row.ids) - row.first for row in rows.rows[:2]]
+    assert types[0, rows[0].first - 1 : rows[0].first + 1].tolist() == [0, 1]
 
 
 def test_errors() -> None:

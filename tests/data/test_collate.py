@@ -18,6 +18,7 @@ from depthwise.data import (
     build_store,
 )
 from depthwise.data.collate import IGNORED
+from depthwise.data.templates import PairForm, Template
 from depthwise.losses import IGNORED as IGNORED_BY_LOSSES
 
 
@@ -57,6 +58,30 @@ def test_classes_and_pairs() -> None:
     assert batch["input_ids"].tolist() == [[5, 2, 6, 7, 2], [5, 2, 6, 2, 1]]
     assert (batch["labels"].tolist(), batch["labels"].dtype) == ([3, IGNORED], torch.int64)
     assert set(ClassificationCollator(1)([row([5, 2])])) == {"input_ids", "attention_mask"}
+
+
+BERT = PairForm(Template((8,), (), (9,)), Template((8,), (9,), (9,)))
+ROBERTA = PairForm(Template((8,), (), (9,)), Template((8,), (9, 9), (9,)))
+
+
+def test_pairs_in_the_form_of_their_tokenizer() -> None:
+    rows = [row([8, 5, 9], [8, 6, 7, 9]), row([8, 5, 5, 9], [8, 9])]
+    batch = ClassificationCollator(pad_id=1, pair=BERT, token_types=True)(rows)
+    assert batch["input_ids"].tolist() == [[8, 5, 9, 6, 7, 9], [8, 5, 5, 9, 9, 1]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 0]]
+    other = ClassificationCollator(pad_id=1, pair=ROBERTA)(rows)
+    assert other["input_ids"].tolist() == [[8, 5, 9, 9, 6, 7, 9], [8, 5, 5, 9, 9, 9, 1]]
+    assert "token_type_ids" not in other
+    assert ClassificationCollator(1, pair=BERT)([row([8, 5, 9])])["input_ids"].tolist() == [[8, 5, 9]]
+    assert (BERT.num_more, ROBERTA.num_more) == (-1, 0)
+
+
+def test_any_two_texts_that_keep_to_their_share_fit() -> None:
+    for form in (BERT, ROBERTA):
+        for most in (12, 13):
+            share = form.room(most)
+            text = np.array([8, *[5] * (share - 2), 9])
+            assert most - 1 <= len(form.joined(text, text)) <= most
 
 
 def test_numbers() -> None:

@@ -52,7 +52,7 @@ def test_examples_of_a_corpus(write: Write, tmp_path: Path) -> None:
     assert example.texts == ("EU rejects Bonn Berlin",)
     assert example.label == "B-ORG O B-LOC B-LOC"
     assert (example.file, example.line) == (str(tmp_path / "a.conll"), 3)
-    assert (corpus.num_texts, corpus.num_lines(), corpus.name) == (1, 10, str(tmp_path / "a.conll"))
+    assert (corpus.num_texts, corpus.num_lines(), corpus.name) == (1, 2, str(tmp_path / "a.conll"))
     tokenizer = train_tokenizers(corpus, TokenizerOptions("word", 30, pretokenized=True), LineRules(), joint=True)
     assert "Berlin" in tokenizer.source.get_vocab()
 

@@ -83,6 +83,10 @@ def test_as_a_corpus(write: Write) -> None:
     corpus = SquadJson(write(CONTENT))
     examples = list(corpus.examples(LineReport()))
     assert examples[0].texts == ("What is named?", CONTEXT)
+    answers = [[answer.text for answer in question.answers] for question in read(corpus.path)]
+    assert [json.loads(example.label or "") for example in examples] == answers
+    unlabelled = SquadJson(corpus.path, labelled=False).examples(LineReport())
+    assert [example.label for example in unlabelled] == [None] * 3
     assert (corpus.num_texts, corpus.num_lines(), corpus.name) == (2, 3, str(corpus.path))
     assert corpus.identity() != SquadJson(corpus.path, labelled=False).identity()
 

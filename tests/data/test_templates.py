@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from depthwise.data.templates import Template, fast_tokenizer, pair_template, pieces_of, text_template
+from depthwise.data.templates import Template, fast_tokenizer, pair_form, pair_template, pieces_of, text_template
 from depthwise.data.tokenizers import TokenizerOptions, load_tokenizer, train_tokenizer
 from depthwise.errors import DataError
 
@@ -43,6 +43,12 @@ def test_families(post_processor: processors.PostProcessor | None, single: Templ
     assert single.joined(first).tolist() == tokenizer("a b")["input_ids"]
     assert pair.joined(first, second).tolist() == tokenizer("a b", "b")["input_ids"]
     assert pair.num_special == len(pair.joined(first, second)) - 3
+    form = pair_form(tokenizer)
+    alone = [np.array(tokenizer(text)["input_ids"]) for text in ("a b", "b")]
+    together = form.joined(*alone)
+    assert together.tolist() == tokenizer("a b", "b")["input_ids"]
+    assert form.num_more == len(together) - sum(map(len, alone))
+    assert form.second_from(alone[0]) == tokenizer("a b", "b").sequence_ids(0).index(1)
 
 
 def test_a_tokenizer_that_was_made_to_end_its_sequences(tmp_path: Path) -> None:

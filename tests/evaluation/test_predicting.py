@@ -13,7 +13,7 @@ import torch
 from depthwise.data import Row
 from depthwise.errors import InputError
 from depthwise.evaluation import load_run, predict_all, predict_rows, predicting, score_rows
-from depthwise.tasks import Prediction
+from depthwise.tasks import Prediction, Task
 
 MakeRun = Callable[..., Path]
 
@@ -32,6 +32,8 @@ class ScriptedTask:
 
     def collate(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.tensor([row.texts[0][0] for row in rows])}
+
+    predictions = Task.predictions
 
     def predict(self, model: Any, batch: Mapping[str, torch.Tensor]) -> list[Prediction]:
         self.asked.append(batch["input_ids"].tolist())

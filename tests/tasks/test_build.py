@@ -8,11 +8,11 @@ import pytest
 
 from depthwise.config import parse_recipe, recipe_yaml
 from depthwise.errors import CheckpointError, ConfigError
-from depthwise.tasks import TextClassification, Translation, load_task, open_task
+from depthwise.tasks import Task, TextClassification, Translation, load_task, open_task
 from depthwise.tasks.build import run_recipe
 
 
-def write_run(task: Translation | TextClassification, folder: Path) -> None:
+def write_run(task: Task, folder: Path) -> None:
     folder.mkdir()
     task.save(folder)
     task.new_model().save_pretrained(folder)

@@ -9,7 +9,7 @@ import pytest
 from depthwise.config import DataConfig
 from depthwise.data import HubDataset, LineReport
 from depthwise.errors import DataError
-from depthwise.tasks.sources import labelled, num_texts, pairs
+from depthwise.tasks.sources import labelled, num_texts, pairs, questions, tagged
 
 
 @pytest.fixture
@@ -98,3 +98,25 @@ def test_data_sets_by_name() -> None:
     assert labelled(texts, ("train",)) == HubDataset("some/set", ("premise", "hypothesis"), "answer", split="train")
     with pytest.raises(DataError, match="say which fields"):
         pairs(DataConfig(hub="some/set"), ("train",))
+
+
+def test_tagged_words_and_questions(folder: Path) -> None:
+    for name, place in (("a.txt", "Bonn"), ("b.txt", "Rome")):
+        (folder / name).write_text(f"{place} I-LOC\n")
+    names = (str(folder / "a.txt"), str(folder / "b.txt"))
+    for files in (names, (",".join(names),)):
+        corpus = tagged(DataConfig(), files)
+        assert [(example.texts[0], example.label) for example in corpus.examples(LineReport())] == [
+            ("Bonn", "B-LOC"),
+            ("Rome", "B-LOC"),
+        ]
+        assert [example.file for example in corpus.examples(LineReport())] == list(names)
+        assert (corpus.num_lines(), corpus.num_texts, corpus.name) == (2, 1, ", ".join(names))
+    assert tagged(DataConfig(), names).identity() != tagged(DataConfig(), names[::-1]).identity()
+    entry = {"id": "1", "question": "Who?", "answers": [{"text": "I", "answer_start": 0}]}
+    content = {"data": [{"paragraphs": [{"context": "I do", "qas": [entry]}]}]}
+    (folder / "q.json").write_text(json.dumps(content))
+    (example,) = questions(DataConfig(), (str(folder / "q.json"),)).examples(LineReport())
+    assert (example.texts, example.label) == (("Who?", "I do"), '["I"]')
+    with pytest.raises(DataError, match=r"questions are read from files, not by data\.hub"):
+        questions(DataConfig(hub="some/set"), ("train",))

@@ -59,7 +59,7 @@ def predict(
     quieten()
     run = load_run(paths[0], changes, device.value, precision.value)
     if score and not run.task.has_probabilities:
-        raise InputError("a number that is estimated has no probability; leave --score out")
+        raise InputError(f"{run.task.why_no_probability}; leave --score out")
 
     def chunks() -> Iterator[list["Line"]]:
         max_chars = run.recipe.data.max_chars

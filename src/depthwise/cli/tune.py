@@ -48,17 +48,17 @@ def tune(
 
     First the means of the last checkpoints that RUN holds are compared with the model as it is, then, for the better
     one, every length penalty with every maximum length: beams are searched once per length penalty, and again only for
-    sources that a limit had cut short. A classifier has only its checkpoints to choose from. The choice goes into
-    recipe.yaml, generation_config.json, model.safetensors and results/tune.json of RUN; what is as good as before
-    stays as it is.
+    sources that a limit had cut short. Where questions may have no answer, the threshold of giving none is chosen. A
+    classifier has only its checkpoints to choose from. The choice goes into recipe.yaml, generation_config.json,
+    model.safetensors and results/tune.json of RUN; what is as good as before stays as it is.
     """
     folders, changes = paths_and_changes(arguments)
     if len(folders) != 1:
         raise typer.BadParameter("name the folder of one run", param_hint="RUN")
 
     from depthwise.evaluation import load_model, load_run, read_examples
-    from depthwise.evaluation.tuning import best_trial, tune_search
-    from depthwise.tasks import SequenceToSequence
+    from depthwise.evaluation.tuning import best_trial, tune_search, tune_threshold
+    from depthwise.tasks import QuestionAnswering, SequenceToSequence
 
     quieten()
     run = load_run(folders[0], changes, device.value, precision.value)
@@ -70,14 +70,17 @@ def tune(
         chosen = _best(run, candidates)
         console.print(_checkpoint_table(run, candidates, chosen))
         search, trials = run.recipe.generation, []
-        if isinstance(run.task, SequenceToSequence):
-            model = (
-                run.model if chosen.count is None else load_model(run.task, chosen.folder, run.device, run.precision)
-            )
-            trials = tune_search(run.task, model, examples)
-            best = best_trial(run.task, trials)
+        task = run.task
+        is_searched = isinstance(task, SequenceToSequence)
+        if is_searched or (isinstance(task, QuestionAnswering) and task.unanswerable):
+            model = run.model if chosen.count is None else load_model(task, chosen.folder, run.device, run.precision)
+            if isinstance(task, SequenceToSequence):
+                trials = tune_search(task, model, examples)
+            elif isinstance(task, QuestionAnswering):
+                trials = tune_threshold(task, model, examples)
+            best = best_trial(task, trials)
             search = best.search
-            console.print(_search_table(run, trials, best))
+            console.print((_search_table if is_searched else _threshold_table)(run, trials, best))
         _write(run, split.value, len(examples), candidates, chosen, trials, search)
     after = best.value if trials else chosen.value
     console.print(
@@ -154,8 +157,9 @@ def _write(
 
     if chosen.count is not None:
         os.replace(chosen.folder / WEIGHTS, run.folder / WEIGHTS)
-    if trials:
+    if trials and "decoder" in run.task.model_class.needs:
         replace_file(run.folder / GENERATION, _generation_config(run, search))
+    if trials:
         replace_file(run.folder / RECIPE, recipe_yaml(replace(run_recipe(run.folder), generation=search)))
     content: dict[str, Any] = {
         "split": split,
@@ -191,6 +195,14 @@ def _checkpoint_table(run: "Run", candidates: list[Candidate], chosen: Candidate
     for candidate in candidates:
         name = "as it is" if candidate.count is None else f"mean of the last {candidate.count}"
         table.add_row(name, f"{candidate.value:.2f}", "chosen" if candidate is chosen else "")
+    return table
+
+
+def _threshold_table(run: "Run", trials: "list[Trial]", best: "Trial") -> Table:
+    table = Table("threshold", run.task.metrics[0], "", title="score of no answer minus score of the best")
+    for trial in trials:
+        chosen = "chosen" if trial is best else ""
+        table.add_row(f"{trial.search.null_threshold:.3f}", f"{trial.value:.2f}", chosen)
     return table
 
 

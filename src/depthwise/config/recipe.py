@@ -16,7 +16,13 @@ from depthwise.config.recipe_checks import language_pairs, without_effect
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
-TASKS = ("translation", "text_classification", "multilingual_translation", "summarization")
+TASKS = (
+    *("translation", "multilingual_translation", "summarization"),
+    *("text_classification", "tagging", "question_answering"),
+)
+OF_MANY_FILES = ("tagging", "question_answering")
+"""Tasks whose splits may be any number of files, one behind the other."""
+TAG_SCHEMES = ("auto", "iob1", "iob2", "bioes", "plain")
 LABEL_KINDS = ("class", "number")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -31,7 +37,8 @@ class DataConfig:
     """Where examples come from, and what becomes of those that are not as they should be.
 
     A split is one file (``.tsv``, ``.jsonl``), the common beginning of two files that end in ``.source`` and
-    ``.target``, two files, or, with ``hub``, the name of a split.
+    ``.target``, two files, or, with ``hub``, the name of a split. Of tagged words (columns) and of questions (the JSON
+    of SQuAD) it is one file or several.
     """
 
     train: tuple[str, ...] | None = None
@@ -57,6 +64,17 @@ class DataConfig:
     """Field of jsonl and of ``hub`` that holds the label."""
     labels: str = "class"
     """What labels are: names of a ``class``, or a ``number`` to be estimated."""
+    word_column: int = 0
+    """Column of the words of tagged text, counted from 0, or from the end with -1 for the last."""
+    tag_column: int = -1
+    tag_scheme: str = "auto"
+    """How entities are tagged: ``iob1``, ``iob2``, ``bioes``, what ``auto`` makes of them, or ``plain`` for tags that
+    mark no entities."""
+    stride: int = 128
+    """How many tokens a window on the context of a question begins behind the one before."""
+    max_question_tokens: int = 64
+    unanswerable: bool | None = None
+    """Whether a question may have no answer; none means: if the training data has such questions."""
     hub: str | None = None
     """Name of a data set of the ``datasets`` library; needs the extra ``data``."""
     hub_config: str | None = None
@@ -65,13 +83,14 @@ class DataConfig:
     """Whether a malformed line is an error (``fail``), or left out and counted (``skip``)."""
     max_chars: int = 100_000
     max_tokens: int | None = None
-    """The most tokens of a text in training; none means what the model can take."""
+    """The most tokens of a text in training; none means what the model can take. Of a question, those of a window."""
     max_source_tokens: int | None = None
     """The same for sources alone; those that a trained model is given are cut to it too."""
     max_target_tokens: int | None = None
     """The same for targets alone, in training."""
     too_long: str | None = None
-    """Whether longer examples are left out (``skip``) or shortened (``cut``); none means what suits the task."""
+    """Whether longer examples are left out (``skip``), shortened (``cut``) or, with tags, ``split`` between words; none
+    means what suits the task."""
     cache: str | None = None
     """Where tokenised corpora are kept; none means ``$DEPTHWISE_CACHE``, or ``~/.cache/depthwise``."""
 
@@ -165,6 +184,10 @@ class SearchConfig:
     """Stop at as many finished hypotheses as there are beams, even if a better one might follow."""
     target: str | None = None
     """Language that a multilingual model writes in ``depthwise predict``; without it, lines are language<tab>text."""
+    max_answer_tokens: int = 30
+    """The most tokens of an answer that is taken from a context."""
+    null_threshold: float = 0.0
+    """A question has no answer where the score of none exceeds that of the best answer by more than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +289,11 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         for name in ("optimizer", "schedule"):
             if "kind" not in getattr(training, name):
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
+    if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
+        for split in ("train", "valid", "test"):
+            if len(files := getattr(data, split) or ()) > 2:
+                message = f"{len(files)} files are given; a split is one file or one for each side"
+                yield Problem(f"data.{split}", message)
     has_sides = recipe.task in ("translation", "summarization") and isinstance(data, DataConfig)
     if has_sides and (data.source is None) != (data.target is None):
         missing = "source" if data.source is None else "target"
@@ -329,12 +357,6 @@ def _not_empty(value: tuple[str, ...]) -> str | None:
     return None if value and all(value) else "is empty; give a path"
 
 
-def _splits(value: tuple[str, ...]) -> str | None:
-    if len(value) > 2:
-        return f"{len(value)} files are given; a split is one file or one for each side"
-    return _not_empty(value)
-
-
 def _reports(value: tuple[str, ...]) -> str | None:
     return next((message for name in value if (message := choice(REPORTS, name))), None)
 
@@ -342,12 +364,13 @@ def _reports(value: tuple[str, ...]) -> str | None:
 RULES: Rules = {
     "task": partial(choice, TASKS),
     "seed": partial(at_least, 0),
-    **dict.fromkeys(("train", "valid", "test"), _splits),
-    "text": _not_empty,
+    **dict.fromkeys(("train", "valid", "test", "text"), _not_empty),
+    "tag_scheme": partial(choice, TAG_SCHEMES),
+    **dict.fromkeys(("stride", "max_question_tokens", "max_answer_tokens"), partial(at_least, 1)),
     "num_texts": partial(at_least, 1),
     "labels": partial(choice, LABEL_KINDS),
     "on_bad_line": partial(choice, ("fail", "skip")),
-    "too_long": partial(choice, ("skip", "cut")),
+    "too_long": partial(choice, ("skip", "cut", "split")),
     "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),
     "normalization": partial(choice, ("none", "nfc", "nfkc")),
     "precision": partial(choice, PRECISIONS),

@@ -22,6 +22,7 @@ from depthwise.data.collate import ClassificationCollator, Seq2SeqCollator
 from depthwise.data.conll import ConllColumns, TaggedSentence, tag_names
 from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
 from depthwise.data.hub import HubDataset
+from depthwise.data.joined import JoinedCorpus
 from depthwise.data.language import (
     BlockOptions,
     LanguageCollator,
@@ -49,6 +50,7 @@ from depthwise.data.rows import Rows
 from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.squad import Answer, Question, SquadJson
 from depthwise.data.store import Row, TokenStore
+from depthwise.data.templates import PairForm, pair_form
 from depthwise.data.tokenizers import (
     TokenizerOptions,
     Tokenizers,
@@ -57,7 +59,14 @@ from depthwise.data.tokenizers import (
     train_tokenizer,
     train_tokenizers,
 )
-from depthwise.data.word_pieces import TaggingCollator, WordAligner, WordPieceOptions, tagged_rows, tags_of_words
+from depthwise.data.word_pieces import (
+    PieceRow,
+    TaggingCollator,
+    WordAligner,
+    WordPieceOptions,
+    tagged_rows,
+    tags_of_words,
+)
 
 __all__ = [
     "Answer",
@@ -73,6 +82,7 @@ __all__ = [
     "DecoderLanguageCollator",
     "Example",
     "HubDataset",
+    "JoinedCorpus",
     "JsonLines",
     "JsonReferences",
     "LabelledText",
@@ -87,8 +97,10 @@ __all__ = [
     "MaskingCollator",
     "MaskingOptions",
     "PairCorpora",
+    "PairForm",
     "PairOptions",
     "ParallelText",
+    "PieceRow",
     "PlainText",
     "Prediction",
     "Question",
@@ -118,6 +130,7 @@ __all__ = [
     "merged_answers",
     "num_texts_in",
     "num_words",
+    "pair_form",
     "question_windows",
     "tag_names",
     "tagged_rows",

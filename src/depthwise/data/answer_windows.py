@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from depthwise.data.collate import IGNORED, padded
+from depthwise.data.collate import IGNORED, padded, second_types
 from depthwise.data.lines import Fault, LineReport
 from depthwise.data.rows import IdRow
 from depthwise.data.squad import Answer, Question
@@ -64,14 +64,20 @@ class AnswerWindow(IdRow):
 
 @dataclass(frozen=True)
 class AnswerCollator:
-    """``input_ids``, ``attention_mask`` and, for rows with labels, ``labels`` (B, 2), -100 for ignored rows."""
+    """``input_ids``, ``attention_mask`` and, for rows with labels, ``labels`` (B, 2), -100 for ignored rows.
+
+    With ``token_types`` there are ``token_type_ids`` too, 1 from the beginning of the context on.
+    """
 
     pad_id: int
     pad_to_multiple: int = 1
+    token_types: bool = False
 
     def __call__(self, rows: Sequence[AnswerWindow]) -> dict[str, Tensor]:
         ids, valid = padded([row.ids for row in rows], self.pad_id, self.pad_to_multiple)
         batch = {"input_ids": ids, "attention_mask": valid.long()}
+        if self.token_types:
+            batch["token_type_ids"] = second_types([row.first for row in rows], batch["attention_mask"])
         labels = [row.label for row in rows if row.label is not None]
         if len(labels) == len(rows):
             ignored = torch.tensor([row.ignored for row in rows])

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from depthwise.data.store import Row
+from depthwise.data.templates import PairForm
 from depthwise.shapes import Bool, Int, Tensor
 
 IGNORED = -100
@@ -36,19 +38,38 @@ class Seq2SeqCollator:
 class ClassificationCollator:
     """One text, or two behind each other: ``input_ids``, ``attention_mask`` and, for rows with labels, ``labels``.
 
-    Classes are integers, and ``IGNORED`` for rows that are to be ignored. Numbers are float32, and NaN for such rows:
-    no number could stand for none, so that whoever computes the loss has to leave them out.
+    Two texts are put together in the form of their tokenizer, if that is given; with ``token_types`` there are
+    ``token_type_ids`` too, 1 from the beginning of the second text on. Classes are integers, and ``IGNORED`` for rows
+    that are to be ignored. Numbers are float32, and NaN for such rows: no number could stand for none, so that whoever
+    computes the loss has to leave them out.
     """
 
     pad_id: int
     pad_to_multiple: int = 1
+    pair: PairForm | None = None
+    token_types: bool = False
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        batch = _inputs([np.concatenate(row.texts) for row in rows], self.pad_id, self.pad_to_multiple)
+        batch = _inputs([self._joined(row.texts) for row in rows], self.pad_id, self.pad_to_multiple)
+        if self.token_types:
+            firsts = [self._second_from(row.texts) for row in rows]
+            batch["token_type_ids"] = second_types(firsts, batch["attention_mask"])
         if all(row.label is not None for row in rows):
             labels = torch.tensor([row.label for row in rows])
             batch["labels"] = labels.masked_fill(_ignored(rows), torch.nan if labels.is_floating_point() else IGNORED)
         return batch
+
+    def _joined(self, texts: tuple[npt.NDArray[Any], ...]) -> npt.NDArray[np.integer]:
+        return np.concatenate(texts) if self.pair is None or len(texts) == 1 else self.pair.joined(*texts)
+
+    def _second_from(self, texts: tuple[npt.NDArray[Any], ...]) -> int:
+        return len(texts[0]) if self.pair is None or len(texts) == 1 else self.pair.second_from(texts[0])
+
+
+def second_types(firsts: Sequence[int], mask: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Types of tokens: 0 for the first text and for padding, 1 from the place where the second begins."""
+    places = torch.arange(mask.shape[1])
+    return (places >= torch.tensor(firsts)[:, None]).long() * mask
 
 
 def padded(

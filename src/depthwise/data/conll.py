@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from depthwise.data.corpora import file_identity
-from depthwise.data.lines import Example, Fault, LineReport, LineRules, count_lines, read_lines
+from depthwise.data.lines import Example, Fault, LineReport, LineRules, read_lines
 from depthwise.data.tags import OUTSIDE, SCHEMES, contradictions, detect_scheme, to_iob2
 from depthwise.errors import ConfigError, Problem
 
@@ -60,7 +60,13 @@ class ConllColumns:
         return 1
 
     def num_lines(self) -> int:
-        return count_lines(self.path)
+        """How many sentences there are, good or bad."""
+        count, inside = 0, False
+        for line in read_lines(self.path, LineRules().max_chars):
+            columns = [] if isinstance(line, Fault) else BLANKS.split(line.strip(" \t"))
+            ends = _ends_sentence(line, columns)
+            count, inside = count + (not ends and not inside), not ends
+        return count
 
     def identity(self) -> dict[str, Any]:
         columns = [self.word_column, self.tag_column]

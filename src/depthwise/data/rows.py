@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from depthwise.data.lines import LineReport
+
 
 @dataclass(frozen=True, slots=True)
 class IdRow:
@@ -20,10 +22,14 @@ R = TypeVar("R", bound=IdRow)
 
 
 class Rows(Generic[R]):
-    """Rows by number for PyTorch's ``DataLoader``; ``rows[~i]`` is row i to be ignored, as ``TokenBatches`` asks."""
+    """Rows by number for PyTorch's ``DataLoader``; ``rows[~i]`` is row i to be ignored, as ``TokenBatches`` asks.
 
-    def __init__(self, rows: Sequence[R]) -> None:
+    ``report`` says what was left out on the way to them.
+    """
+
+    def __init__(self, rows: Sequence[R], report: LineReport | None = None) -> None:
         self.rows = rows
+        self.report = LineReport() if report is None else report
 
     def __len__(self) -> int:
         return len(self.rows)

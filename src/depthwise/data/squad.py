@@ -41,7 +41,10 @@ class Question:
 
 @dataclass(frozen=True)
 class SquadJson:
-    """A file of questions as a corpus. As examples, the texts are question and context."""
+    """A file of questions as a corpus.
+
+    As examples, the texts are question and context, and the label is a JSON list of the answers that are right.
+    """
 
     path: Path
     labelled: bool = True
@@ -67,7 +70,9 @@ class SquadJson:
 
     def examples(self, report: LineReport) -> Iterator[Example]:
         for found in self.questions(report):
-            yield Example((found.question, found.context), None, found.file, found.line)
+            label = json.dumps([answer.text for answer in found.answers], ensure_ascii=False)
+            texts = (found.question, found.context)
+            yield Example(texts, label if self.labelled else None, found.file, found.line)
 
     def questions(self, report: LineReport) -> Iterator[Question]:
         """The good questions in order."""

@@ -5,6 +5,7 @@ behind is read off an encoded text, so that any tokenizer serves that knows what
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,37 @@ class Template:
         if len(texts) == 2:
             parts += [self.between, texts[1]]
         return np.concatenate([np.asarray(part, np.int32) for part in [*parts, self.behind]])
+
+
+@dataclass(frozen=True)
+class PairForm:
+    """How a tokenizer puts two texts together that stand alone at first, each with its special tokens around it.
+
+    ``[CLS] a [SEP]`` and ``[CLS] b [SEP]`` become ``[CLS] a [SEP] b [SEP]``, and RoBERTa's ``<s> a </s></s> b </s>``.
+    """
+
+    single: Template
+    pair: Template
+
+    @property
+    def num_more(self) -> int:
+        """How many ids a pair has more than both texts alone, mostly none or fewer."""
+        return self.pair.num_special - 2 * self.single.num_special
+
+    def joined(self, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Both texts, which have their special tokens around them, as the tokenizer itself encodes them."""
+        return self.pair.joined(self._inner(first), self._inner(second))
+
+    def second_from(self, first: npt.NDArray[Any]) -> int:
+        """Where the second text begins behind this first one."""
+        return len(first) - self.single.num_special + len(self.pair.before) + len(self.pair.between)
+
+    def room(self, max_tokens: int) -> int:
+        """The most ids of each text, its special tokens included, so that any two fit together."""
+        return (max_tokens - self.pair.num_special) // 2 + self.single.num_special
+
+    def _inner(self, text: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return text[len(self.single.before) : len(text) - len(self.single.behind)]
 
 
 @dataclass(frozen=True)
@@ -61,6 +93,11 @@ def pair_template(tokenizer: PreTrainedTokenizerBase) -> Template:
     """What two texts have before, between and behind them."""
     encoding = fast_tokenizer(tokenizer)("a", "a", verbose=False)
     return Template(*_around(encoding["input_ids"], encoding.sequence_ids(0), 2))
+
+
+def pair_form(tokenizer: PreTrainedTokenizerBase) -> PairForm:
+    """What becomes of the special tokens of two single texts when they are put together."""
+    return PairForm(text_template(tokenizer), pair_template(tokenizer))
 
 
 def pieces_of(text: str, tokenizer: PreTrainedTokenizerFast) -> Pieces:

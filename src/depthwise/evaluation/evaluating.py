@@ -92,7 +92,8 @@ def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Exa
     if len(given) == len(examples):
         return tuple(given)
     corpus = task.corpus(split)
-    if len(given) == corpus.num_lines() and len({example.file for example in examples}) == 1:
+    one_file = len({example.file for example in examples}) == 1
+    if task.has_lines and one_file and len(given) == corpus.num_lines():
         return tuple(given[example.line - 1] for example in examples)
     raise DataError(
         f"there are {len(given):,} predictions for {len(examples):,} examples of {corpus.name}; "
@@ -108,5 +109,5 @@ def mean_depth(predictions: Sequence[Prediction]) -> float | None:
 
 def settings(task: Task, precision: str, depth: int | None) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
-    search = asdict(task.recipe.generation) if "decoder" in task.model_class.needs else None
+    search = asdict(task.recipe.generation) if task.searches else None
     return {"precision": precision, "depth": depth, "generation": search}

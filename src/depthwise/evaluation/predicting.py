@@ -77,9 +77,8 @@ def _answers(
 
 
 def _predicted(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
-    batch = {name: value.to(model.device) for name, value in task.collate(rows).items()}
     try:
-        return task.predict(model, batch)
+        return task.predictions(model, rows)
     except torch.OutOfMemoryError:
         budget = task.recipe.evaluation.batch_tokens
         raise InputError(

@@ -1,5 +1,6 @@
-"""Choosing how a text is searched for: the length penalty and the most tokens it may have.
+"""Choosing what validation data can still decide: how a text is searched for, and when there is no answer.
 
+A translation has a length penalty and a limit on its length.
 Each length penalty needs a search of its own, since the penalty decides which hypotheses are kept. The limit on the
 length does not: a source whose search ended before it reached the limit would have ended the same way under any limit
 beyond that step, so only the others are searched again.
@@ -9,14 +10,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from depthwise.config import SearchConfig
 from depthwise.data import Example
 from depthwise.errors import InputError
-from depthwise.evaluation.predicting import predict_rows
-from depthwise.tasks import Prediction, SequenceToSequence, Task
+from depthwise.evaluation.predicting import predict_rows, prediction_batches
+from depthwise.metrics import best_null_threshold, squad_values
+from depthwise.tasks import Prediction, QuestionAnswering, SequenceToSequence, Task
+from depthwise.tasks.question_answering import OF_ALL, right_answers
 
 LENGTH_PENALTIES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
@@ -69,6 +73,32 @@ def tune_search(
             predictions = [found[place] for place in range(len(rows))]
             trials.append(Trial(search, _value(tried, predictions, examples), len(missing)))
     return sorted(trials, key=lambda trial: trial.search != present)
+
+
+def tune_threshold(task: QuestionAnswering, model: PreTrainedModel, examples: Sequence[Example]) -> list[Trial]:
+    """The present threshold of no answer and the best one, for the metric that is quoted: exact match or F1.
+
+    Every question is answered once; thresholds are then tried on the margins of its answers.
+    """
+    if task.metrics[0] not in OF_ALL:
+        raise InputError(f"a threshold is chosen by f1 or exact, not by {task.metrics[0]}; set evaluation.metrics=[f1]")
+    rows = task.rows([task.inputs_of(example) for example in examples])
+    found: dict[int, tuple[str, float]] = {}
+    for batch in prediction_batches(task, model, rows):
+        answers = task.answers(model, [rows[index] for index in batch])
+        found.update(zip(batch, ((answer.text, answer.null_margin) for answer in answers), strict=True))
+    texts = [found[index][0] for index in range(len(rows))]
+    margins = np.array([found[index][1] for index in range(len(rows))])
+    right = right_answers(examples)
+    values = squad_values(texts, right)[:, ("exact", "f1").index(task.metrics[0])]
+    best = best_null_threshold(margins, values, [len(given) > 0 for given in right])
+    largest = float(margins[np.isfinite(margins)].max(initial=0.0))
+    trials = []
+    for threshold in (task.recipe.generation.null_threshold, min(best.threshold, largest)):
+        said = ["" if margin > threshold else text for text, margin in zip(texts, margins, strict=True)]
+        search = replace(task.recipe.generation, null_threshold=threshold)
+        trials.append(Trial(search, task.score(said, examples)[task.metrics[0]].value, len(rows)))
+    return trials
 
 
 def best_trial(task: Task, trials: Sequence[Trial]) -> Trial:

@@ -3,8 +3,10 @@
 from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
 from depthwise.tasks.multilingual import MultilingualTranslation
+from depthwise.tasks.question_answering import QuestionAnswering
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.summarization import Summarization
+from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
@@ -14,8 +16,10 @@ __all__ = [
     "Losses",
     "MultilingualTranslation",
     "Prediction",
+    "QuestionAnswering",
     "SequenceToSequence",
     "Summarization",
+    "Tagging",
     "Task",
     "TextClassification",
     "Translation",

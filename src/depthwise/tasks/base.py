@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import PRETRAINED, ModelConfig, Recipe, as_dict, model_options, with_vocabulary
@@ -41,6 +42,8 @@ from depthwise.tasks.sources import SPLITS
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
+POOLER = "model.pooler."
+"""What a classifier has of its encoder that other heads do not keep."""
 
 
 class Examples(Protocol):
@@ -95,7 +98,9 @@ class Task(ABC):
     """What decides which checkpoint is best, unless the recipe says otherwise."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "nll", "perplexity", "squared_error"})
     too_long: ClassVar[str]
-    """What becomes of training examples that the model cannot take whole: ``skip`` or ``cut``."""
+    """What becomes of training examples that the model cannot take whole: ``skip``, ``cut`` or ``split``."""
+    has_lines: ClassVar[bool] = True
+    """Whether every example stands on a line of its own."""
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe, self.tokenizers = recipe, tokenizers
@@ -173,7 +178,11 @@ class Task(ABC):
     def options(self) -> ModelConfig:
         """The options of the recipe's model for these tokenizers."""
         given = model_options(self.recipe.model)
-        return with_vocabulary(given, len(self.tokenizers.source), len(self.tokenizers.target))
+        source, target = len(self.tokenizers.source), len(self.tokenizers.target)
+        if PRETRAINED in self.recipe.model:  # whose embeddings may have spare types
+            target = max(target, given.get("vocab_size") or 0)
+            source = max(source, given.get("source_vocab_size") or given.get("vocab_size") or 0)
+        return with_vocabulary(given, source, target)
 
     def model_config(self) -> DepthwiseConfig:
         """The configuration of a new model, with the special tokens of these tokenizers."""
@@ -193,21 +202,25 @@ class Task(ABC):
         return {}
 
     def new_model(self) -> DepthwisePreTrainedModel:
-        """A model to be trained: with fresh weights, or with those of another run as far as they go."""
+        """A model to be trained: with fresh weights, or with those of another run as far as they go.
+
+        The encoder must be there whole; a head that fits is taken over, and so is a pooler.
+        """
         config = self.model_config()
         if PRETRAINED not in self.recipe.model:
             return self.model_class(config)
         folder = self.recipe.model[PRETRAINED]
         try:
             found: Any = self.model_class.from_pretrained(
-                folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+                folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
         loaded, info = found
         other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-        unlike = sorted(name for name in (*other, *info["missing_keys"]) if name.startswith("model."))
+        lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
+        unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
         if unlike:
             raise CheckpointError(f"{folder} holds another model: {unlike[0]} is missing or has another shape there")
         assert isinstance(loaded, DepthwisePreTrainedModel)
@@ -268,9 +281,21 @@ class Task(ABC):
         """What batches of rows are measured by, as ``lengths`` says it of a store."""
         return np.array([[len(ids) for ids in row.texts] for row in rows], np.int32)
 
-    @abstractmethod
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
-        """What the model says about each row of a batch, which lies on its device."""
+        """What the model says about each row of a batch, which lies on its device.
+
+        A task whose inputs may take several rows of the model has ``predictions`` of its own instead.
+        """
+        raise AssertionError(f"{type(self).__name__} answers by predictions")
+
+    def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
+        """What the model says about each of some rows that one batch can hold."""
+        return self.predict(model, {name: value.to(model.device) for name, value in self.collate(rows).items()})
+
+    @property
+    def searches(self) -> bool:
+        """Whether the section ``generation`` of the recipe has a say in predictions."""
+        return "decoder" in self.model_class.needs
 
     @abstractmethod
     def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
@@ -284,6 +309,8 @@ class Task(ABC):
     def has_probabilities(self) -> bool:
         """Whether outputs have a probability; numbers that are estimated have none."""
         return True
+
+    why_no_probability: ClassVar[str] = "a number that is estimated has no probability"
 
     @property
     @abstractmethod

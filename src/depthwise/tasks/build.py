@@ -23,21 +23,29 @@ from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
 from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.pair_sources import pair_corpora
+from depthwise.tasks.question_answering import QuestionAnswering
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.sizing import Facts, sized
-from depthwise.tasks.sources import labelled, pairs, summaries
+from depthwise.tasks.sources import labelled, pairs, questions, summaries, tagged
 from depthwise.tasks.summarization import Summarization
+from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
-    task.kind: task for task in (Translation, TextClassification, MultilingualTranslation, Summarization)
+    task.kind: task
+    for task in (
+        *(Translation, MultilingualTranslation, Summarization),
+        *(TextClassification, Tagging, QuestionAnswering),
+    )
 }
 READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
     Translation.kind: pairs,
     TextClassification.kind: labelled,
     MultilingualTranslation.kind: pair_corpora,
     Summarization.kind: summaries,
+    Tagging.kind: tagged,
+    QuestionAnswering.kind: questions,
 }
 """How the training data of each task is read before the task is there."""
 RECIPE = "recipe.yaml"
@@ -69,11 +77,13 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         raise CheckpointError(
             f"{folder} holds a {config.architectures[0]}, which does no {recipe.task}; give a run of that task"
         )
-    if recipe.task == TextClassification.kind:
+    if recipe.task == QuestionAnswering.kind:
+        return QuestionAnswering(recipe, tokenizers)
+    if recipe.task in (TextClassification.kind, Tagging.kind):
         assert config.id2label is not None
         by_number = {int(number): name for number, name in config.id2label.items()}
         names = tuple(by_number[number] for number in range(len(by_number)))
-        return TextClassification(recipe, tokenizers, names)
+        return (Tagging if recipe.task == Tagging.kind else TextClassification)(recipe, tokenizers, names)
     task = TASKS[recipe.task]
     assert issubclass(task, SequenceToSequence)
     return task(recipe, tokenizers, config.decoder_start_token_id)

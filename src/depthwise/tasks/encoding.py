@@ -1,10 +1,34 @@
-"""Raw text, as users give it, to ids."""
+"""Raw text, as users give it, to ids, and what of a batch goes into an encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
+
+from depthwise.data.rows import IdRow
+from depthwise.shapes import Tensor
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+R = TypeVar("R", bound=IdRow)
+
+
+def inputs_in(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What an encoder takes of a batch: all but the labels."""
+    return {name: batch[name] for name in INPUTS if name in batch}
+
+
+def portions(rows: Sequence[R], budget: int) -> Iterator[Sequence[R]]:
+    """Rows in their order, as many at a time as a budget of tokens holds (rows times longest), but at least one."""
+    begin, longest = 0, 0
+    for place, row in enumerate(rows):
+        longest = max(longest, len(row.ids))
+        if place > begin and longest * (place + 1 - begin) > budget:
+            yield rows[begin:place]
+            begin, longest = place, len(row.ids)
+    if rows:
+        yield rows[begin:]
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:

@@ -4,12 +4,15 @@ from pathlib import Path
 
 from depthwise.config import DataConfig
 from depthwise.data import (
+    ConllColumns,
     Corpus,
     HubDataset,
+    JoinedCorpus,
     JsonLines,
     JsonReferences,
     LabelledText,
     ParallelText,
+    SquadJson,
     TabbedPairs,
     num_texts_in,
 )
@@ -26,8 +29,7 @@ def pairs(data: DataConfig, files: tuple[str, ...]) -> Corpus:
         return HubDataset(
             data.hub, (source, target), split=files[0], config=data.hub_config, revision=data.hub_revision
         )
-    if len(files) == 1 and "," in files[0] and not Path(files[0]).exists():
-        files = tuple(part.strip() for part in files[0].split(","))
+    files = _listed(files)
     if len(files) == 2:
         return ParallelText(Path(files[0]), Path(files[1]))
     path = Path(files[0])
@@ -60,11 +62,36 @@ def summaries(data: DataConfig, files: tuple[str, ...]) -> Corpus:
     return pairs(data, files)
 
 
+def tagged(data: DataConfig, files: tuple[str, ...]) -> JoinedCorpus[ConllColumns]:
+    """Words with a tag each, in columns."""
+    _check_plain(data, "tagged words")
+    columns = (data.word_column, data.tag_column, data.tag_scheme)
+    return JoinedCorpus(tuple(ConllColumns(Path(name), *columns) for name in _listed(files)))
+
+
+def questions(data: DataConfig, files: tuple[str, ...]) -> JoinedCorpus[SquadJson]:
+    """Questions about contexts, in the JSON of SQuAD."""
+    _check_plain(data, "questions")
+    return JoinedCorpus(tuple(SquadJson(Path(name)) for name in _listed(files)))
+
+
 def num_texts(data: DataConfig, files: tuple[str, ...]) -> int:
     """How many texts an example of labelled text has."""
     if data.hub is not None or _form(Path(files[0])) in (".jsonl", ".json"):
         return len(data.text)
     return data.num_texts or num_texts_in(Path(files[0]))
+
+
+def _check_plain(data: DataConfig, what: str) -> None:
+    if data.hub is not None:
+        raise DataError(f"{what} are read from files, not by data.hub; leave it out and name files")
+
+
+def _listed(files: tuple[str, ...]) -> tuple[str, ...]:
+    """Files one by one; on the command line they may stand in one text with commas between them."""
+    if len(files) == 1 and "," in files[0] and not Path(files[0]).exists():
+        return tuple(part.strip() for part in files[0].split(","))
+    return files
 
 
 def _form(path: Path) -> str:

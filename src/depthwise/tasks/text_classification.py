@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,17 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import Recipe
-from depthwise.data import ClassificationCollator, Corpus, Example, Row, StoreOptions, Tokenizers, TokenStore
+from depthwise.data import (
+    ClassificationCollator,
+    Corpus,
+    Example,
+    PairForm,
+    Row,
+    StoreOptions,
+    Tokenizers,
+    TokenStore,
+    pair_form,
+)
 from depthwise.errors import DataError, InputError
 from depthwise.losses import IGNORED, classification_loss, label_smoothed_cross_entropy
 from depthwise.metrics import (
@@ -27,7 +38,7 @@ from depthwise.metrics import (
 from depthwise.models.sequence_classification import DepthwiseForSequenceClassification
 from depthwise.shapes import Tensor
 from depthwise.tasks.base import Losses, Prediction, Task
-from depthwise.tasks.encoding import encoded
+from depthwise.tasks.encoding import encoded, inputs_in
 from depthwise.tasks.sources import labelled, num_texts
 
 OF_CLASSES = ("accuracy", "f1", "f1_macro", "matthews")
@@ -37,7 +48,8 @@ OF_NUMBERS = ("pearson", "spearman", "squared_error")
 class TextClassification(Task):
     """Cross-entropy of classes, or squared error of numbers.
 
-    Both texts of a pair stand behind each other, each with its end of sequence.
+    Both texts of a pair stand behind each other, in the form of their tokenizer: each with its end of sequence, or
+    ``[CLS] a [SEP] b [SEP]`` of BERT with the types 0 and 1.
     """
 
     kind = "text_classification"
@@ -85,11 +97,11 @@ class TextClassification(Task):
         options = super().store_options(split)
         names = None if self.is_regression or split == "train" else self.label_names
         (most,) = options.limits(1)
-        limit = None if most is None else max(2, most // self.num_inputs)
-        return replace(options, max_tokens=limit, label_kind=self.recipe.data.labels, label_names=names)
+        labels = self.recipe.data.labels
+        return replace(options, max_tokens=self._share(most), label_kind=labels, label_names=names)
 
     def lengths(self, examples: TokenStore) -> npt.NDArray[np.int32]:
-        return examples.lengths().sum(axis=1, keepdims=True)
+        return self._joined_lengths(examples.lengths())
 
     @property
     def max_tokens(self) -> int | None:
@@ -111,7 +123,27 @@ class TextClassification(Task):
     # Learning
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        return ClassificationCollator(self.tokenizers.source.pad_token_id)(rows)
+        return self._collator(rows)
+
+    @cached_property
+    def pair_form(self) -> PairForm | None:
+        """How the tokenizer puts two texts together, where there are two."""
+        return pair_form(self.tokenizers.source) if self.num_inputs == 2 else None
+
+    @cached_property
+    def _collator(self) -> ClassificationCollator:
+        types = self.num_inputs == 2 and self.options.token_types > 1
+        return ClassificationCollator(self.tokenizers.source.pad_token_id, pair=self.pair_form, token_types=types)
+
+    def _joined_lengths(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        more = 0 if self.pair_form is None else self.pair_form.num_more
+        return lengths.sum(axis=1, keepdims=True, dtype=np.int32) + np.int32(more)
+
+    def _share(self, limit: int | None) -> int | None:
+        """The most ids of one text: both texts of a pair share what there is room for."""
+        if limit is None or self.pair_form is None:
+            return limit
+        return max(2, self.pair_form.room(limit))
 
     def num_items(self, batch: Mapping[str, Tensor]) -> int:
         labels = batch["labels"]
@@ -119,7 +151,7 @@ class TextClassification(Task):
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         labels = batch["labels"]
-        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        logits = model(**inputs_in(batch)).logits
         if self.is_regression:
             return Losses(classification_loss(logits, labels, "regression", num_items), {})
         training = self.recipe.training
@@ -154,11 +186,10 @@ class TextClassification(Task):
 
     @property
     def text_limits(self) -> tuple[int | None, ...]:
-        """Both texts of a pair share what the model can take."""
-        return (None if self.max_tokens is None else max(2, self.max_tokens // self.num_inputs),) * self.num_inputs
+        return (self._share(self.max_tokens),) * self.num_inputs
 
     def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
-        return super().row_lengths(rows).sum(axis=1, keepdims=True, dtype=np.int32)
+        return self._joined_lengths(super().row_lengths(rows))
 
     @property
     def has_probabilities(self) -> bool:
@@ -176,7 +207,7 @@ class TextClassification(Task):
 
     @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
-        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        output = model(**inputs_in(batch))
         depths = [tuple(depth for depth in row if depth) for row in output.depths.tolist()]
         logits = output.logits.float()
         if self.is_regression:
@@ -190,7 +221,7 @@ class TextClassification(Task):
     @torch.no_grad()
     def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
         batch = {name: value.to(model.device) for name, value in self.collate(rows).items()}
-        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        logits = model(**inputs_in(batch)).logits
         log_probs = logits.double().log_softmax(-1)
         found: list[float] = log_probs.gather(-1, batch["labels"].unsqueeze(-1)).squeeze(-1).tolist()
         return found

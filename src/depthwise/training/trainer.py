@@ -270,8 +270,8 @@ class DepthwiseTrainer(Trainer):
         with self.accelerator.autocast():
             mine = [validate(self.task, self.trained_model, self.valid_store, **options)]
         metrics = validation_metrics(self.task, gather_object(mine) if world_size > 1 else mine)
-        wanted = self.task.recipe.training.metric
-        if wanted is not None and wanted not in metrics:
+        wanted = self.task.recipe.training.metric or self.task.metric
+        if wanted not in metrics:
             metrics[wanted] = score_split(self.task, self.trained_model, "valid", wanted)
         return metrics
 
