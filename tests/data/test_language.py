@@ -19,7 +19,6 @@ from depthwise.data.language import (
     TokenLines,
     num_words,
     stream_of,
-    without_special_names,
 )
 from depthwise.data.lines import LineReport, LineRules
 from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
@@ -38,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 def stored(path: Path, options: TokenizerOptions, empty_lines: str = "keep") -> tuple[TokenStore, Any]:
     corpus = PlainText(path, empty_lines)
     texts = (text for example in corpus.examples(LineReport()) for text in example.texts)
-    tokenizer = train_tokenizer(without_special_names(texts) if options.kind == "word" else texts, options)
+    tokenizer = train_tokenizer(texts, options)
     return build_store(corpus, [tokenizer], StoreOptions(), path.parent / "cache"), tokenizer
 
 

@@ -29,7 +29,6 @@ from depthwise.data.language import (
     TokenBlocks,
     TokenLines,
     num_words,
-    without_special_names,
 )
 from depthwise.data.languages import (
     DecoderLanguageCollator,
@@ -121,5 +120,4 @@ __all__ = [
     "train_tokenizer",
     "train_tokenizers",
     "with_joiners",
-    "without_special_names",
 ]

@@ -8,7 +8,7 @@ Rows are the same in training and evaluation, and in both every token of the tex
 ``num_context`` ids of a row are only seen, all others are labels. ``labels`` are ids in place; the model moves them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from depthwise.data.corpora import Corpus, file_identity
 from depthwise.data.lines import Example, Fault, LineReport, LineRules, count_lines, read_lines
 from depthwise.data.rows import IdRow
 from depthwise.data.store import TokenStore, token_type, tokens_file
-from depthwise.data.tokenizers import MASK, SPECIALS
 from depthwise.errors import ConfigError, Problem
 from depthwise.shapes import Tensor
 
@@ -67,16 +66,6 @@ class PlainText:
 def num_words(corpus: Corpus, rules: LineRules) -> int:
     """What perplexity per word divides by: what blanks separate, and the end of each line, as WikiText counts."""
     return sum(len(text.split()) + 1 for example in corpus.examples(LineReport(rules)) for text in example.texts)
-
-
-def without_special_names(texts: Iterable[str]) -> Iterator[str]:
-    """Texts to train a tokenizer of words on, without words that are names of special tokens.
-
-    WikiText spells rare words ``<unk>``. As such a word is the special token already, it is not to be learned again.
-    """
-    names = {*SPECIALS, MASK}
-    for text in texts:
-        yield " ".join(word for word in text.split(" ") if word not in names)
 
 
 @dataclass(frozen=True)
