@@ -29,6 +29,7 @@ from depthwise.data.language import (
     TokenBlocks,
     TokenLines,
     num_words,
+    stream_of,
 )
 from depthwise.data.languages import (
     DecoderLanguageCollator,
@@ -39,9 +40,9 @@ from depthwise.data.languages import (
     temperature_shares,
 )
 from depthwise.data.lines import BadLine, Example, LineReport, LineRules
-from depthwise.data.masking import MaskingCollator, MaskingOptions, MaskVocabulary
+from depthwise.data.masking import MaskedCollator, MaskedRows, MaskingOptions, MaskVocabulary
 from depthwise.data.references import JsonReferences
-from depthwise.data.rows import Rows
+from depthwise.data.rows import Rows, TextRows, Texts
 from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.squad import Answer, Question, SquadJson
 from depthwise.data.store import Row, TokenStore
@@ -79,7 +80,8 @@ __all__ = [
     "LineReport",
     "LineRules",
     "MaskVocabulary",
-    "MaskingCollator",
+    "MaskedCollator",
+    "MaskedRows",
     "MaskingOptions",
     "PairOptions",
     "ParallelText",
@@ -95,6 +97,8 @@ __all__ = [
     "TabbedPairs",
     "TaggedSentence",
     "TaggingCollator",
+    "TextRows",
+    "Texts",
     "TokenBatches",
     "TokenBlocks",
     "TokenLines",
@@ -112,6 +116,7 @@ __all__ = [
     "num_texts_in",
     "num_words",
     "question_windows",
+    "stream_of",
     "tag_names",
     "tagged_rows",
     "tags_of_words",
