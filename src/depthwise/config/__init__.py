@@ -1,5 +1,6 @@
 """What a model and a run are made of, as plain data: options, presets, recipes, validation. Imports no torch."""
 
+from depthwise.config.masking import MaskingConfig
 from depthwise.config.model import (
     ACTIVATIONS,
     KERNEL_NORMALIZATIONS,
@@ -56,6 +57,7 @@ __all__ = [
     "BuiltIn",
     "DataConfig",
     "EvaluationConfig",
+    "MaskingConfig",
     "ModelConfig",
     "Recipe",
     "SearchConfig",

@@ -1,4 +1,4 @@
-"""What a run is made of, as plain data: task, data, tokenizer, model, training, search and evaluation.
+"""What a run is made of, as plain data: task, data, tokenizer, model, masking, training, search and evaluation.
 
 A recipe is a YAML file with these sections (``recipes`` finds and reads it). What it leaves out has the default that
 stands here; where that is none, the task, the data or the machine decides, and the run's own ``recipe.yaml`` says how.
@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from depthwise.config.masking import RULES as MASKING_RULES
+from depthwise.config.masking import MaskingConfig
 from depthwise.config.model import ModelConfig
 from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
 from depthwise.config.presets import preset
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
-TASKS = ("translation", "text_classification")
+TASKS = ("translation", "text_classification", "language_modeling", "masked_language_modeling")
 LABEL_KINDS = ("class", "number")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -27,7 +29,7 @@ REPORTS = ("tensorboard", "wandb")
 class DataConfig:
     """Where examples come from, and what becomes of those that are not as they should be.
 
-    A split is one file (``.tsv``, ``.jsonl``), the common beginning of two files that end in ``.source`` and
+    A split is one file (``.tsv``, ``.jsonl``; plain text for language models), the common beginning of two files that end in ``.source`` and
     ``.target``, two files, or, with ``hub``, the name of a split.
     """
 
@@ -45,6 +47,11 @@ class DataConfig:
     """Field of jsonl and of ``hub`` that holds the label."""
     labels: str = "class"
     """What labels are: names of a ``class``, or a ``number`` to be estimated."""
+    form: str = "blocks"
+    """How a language model reads text: in ``blocks`` of all lines one behind the other, or ``lines`` by themselves."""
+    empty_lines: str | None = None
+    """Whether empty lines of plain text are ends of lines like others (``keep``) or passed over (``skip``); none means
+    kept by language models and passed over by masked ones."""
     hub: str | None = None
     """Name of a data set of the ``datasets`` library; needs the extra ``data``."""
     hub_config: str | None = None
@@ -53,7 +60,8 @@ class DataConfig:
     """Whether a malformed line is an error (``fail``), or left out and counted (``skip``)."""
     max_chars: int = 100_000
     max_tokens: int | None = None
-    """The most tokens of a text in training; none means what the model can take."""
+    """The most tokens of a text in training; none means what the model can take. For language models: how many tokens
+    they see at a time, none meaning 512 or, if that is less, what the model can take."""
     too_long: str | None = None
     """Whether longer examples are left out (``skip``) or shortened (``cut``); none means what suits the task."""
     cache: str | None = None
@@ -133,7 +141,8 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """How target text is searched for. A source of S tokens may have ``max_factor``·S + ``max_extra`` target tokens."""
+    """How text is searched for. A source of S tokens may have ``max_factor``·S + ``max_extra`` target tokens; a language
+    model adds ``max_extra`` tokens, at most, to a prompt."""
 
     num_beams: int = 5
     length_penalty: float = 1.0
@@ -154,6 +163,8 @@ class EvaluationConfig:
     """Names of metrics, the first being the one that is quoted; none means the task's own."""
     batch_tokens: int = 8192
     """Rows times longest source of a batch, at most."""
+    context: int = 1
+    """How many tokens at the beginning of a block a language model only sees, since the block before ended in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +180,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"size": "auto"})
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     generation: SearchConfig = field(default_factory=SearchConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -272,7 +284,7 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
         return
     if size is not None or PRETRAINED in given:
-        options = merged(_placeholder(options), options)
+        options = merged(_placeholder(recipe.task, options), options)
     adaptive = options.get("adaptive")
     cutoffs = adaptive.get("cutoffs") if isinstance(adaptive, Mapping) else None
     last = max((cutoff for cutoff in cutoffs if isinstance(cutoff, int)), default=0) if cutoffs else 0
@@ -282,9 +294,9 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         yield from (Problem(f"model.{problem.option}", problem.message) for problem in error.problems)
 
 
-def _placeholder(options: Mapping[str, Any]) -> dict[str, Any]:
+def _placeholder(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Stands in for what a size or another run will decide, so that the options beside it can be checked."""
-    sides: dict[str, Any] = {"encoder": {"num_heads": 1}}
+    sides: dict[str, Any] = {"decoder" if task == "language_modeling" else "encoder": {"num_heads": 1}}
     for side in ("encoder", "decoder"):
         given = options.get(side)
         if isinstance(given, Mapping):
@@ -318,6 +330,10 @@ RULES: Rules = {
     "text": _not_empty,
     "num_texts": partial(at_least, 1),
     "labels": partial(choice, LABEL_KINDS),
+    "form": partial(choice, ("blocks", "lines")),
+    "empty_lines": partial(choice, ("keep", "skip")),
+    "context": partial(at_least, 1),
+    **MASKING_RULES,
     "on_bad_line": partial(choice, ("fail", "skip")),
     "too_long": partial(choice, ("skip", "cut")),
     "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),
