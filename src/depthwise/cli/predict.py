@@ -30,7 +30,10 @@ def predict(
     ],
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
     score: Annotated[
-        bool, typer.Option("--score", help="Lines are input<TAB>output; print the log-probability of the output.")
+        bool,
+        typer.Option(
+            "--score", help="Lines are input<TAB>output (a language model: text); print the output's log-probability."
+        ),
     ] = False,
     depths: Annotated[
         bool, typer.Option("--depths", help="Add, behind a tab, how many blocks each token ran.")
@@ -40,7 +43,8 @@ def predict(
 ) -> None:
     """Answer every line of input with a line of output, in order, as the input arrives.
 
-    A line is a text, or both texts of a pair with a tab between them. Empty lines stay empty; lines that are too long
+    A line is a text, or both texts of a pair with a tab between them. A language model continues it; a masked one fills
+    <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
     are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
     """
     paths, changes = paths_and_changes(arguments)

@@ -29,8 +29,8 @@ REPORTS = ("tensorboard", "wandb")
 class DataConfig:
     """Where examples come from, and what becomes of those that are not as they should be.
 
-    A split is one file (``.tsv``, ``.jsonl``; plain text for language models), the common beginning of two files that end in ``.source`` and
-    ``.target``, two files, or, with ``hub``, the name of a split.
+    A split is one file (``.tsv``, ``.jsonl``; for language models plain text), the common beginning of two files that
+    end in ``.source`` and ``.target``, two files, or, with ``hub``, the name of a split.
     """
 
     train: tuple[str, ...] | None = None
@@ -141,8 +141,8 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """How text is searched for. A source of S tokens may have ``max_factor``·S + ``max_extra`` target tokens; a language
-    model adds ``max_extra`` tokens, at most, to a prompt."""
+    """How text is searched for. A source of S tokens may have ``max_factor``·S + ``max_extra`` target tokens; to a
+    prompt of a language model come ``max_extra``."""
 
     num_beams: int = 5
     length_penalty: float = 1.0

@@ -151,10 +151,14 @@ class TokenLines:
         place = ~index if index < 0 else index
         if place >= len(self):
             raise IndexError(f"block {place} of {len(self)}")
-        line = int(np.searchsorted(self._ends, place, side="right"))
+        line = self.line_of(place)
         number = place - (int(self._ends[line - 1]) if line else 0)
         ids, context = block_of(self.texts[line].texts[0], number, self.start_id, self.options)
         return LanguageRow(ids, index < 0, index=place, num_context=context)
+
+    def line_of(self, place: int) -> int:
+        """The number of the line that a row is of."""
+        return int(np.searchsorted(self._ends, place, side="right"))
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """How many ids each row has, the start token included, as one column."""

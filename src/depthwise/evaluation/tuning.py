@@ -16,7 +16,8 @@ from depthwise.config import SearchConfig
 from depthwise.data import Example
 from depthwise.errors import InputError
 from depthwise.evaluation.predicting import predict_rows
-from depthwise.tasks import Prediction, Task, Translation
+from depthwise.evaluation.validation import likelihood_scores
+from depthwise.tasks import LikelihoodTask, Prediction, Task, Translation
 
 LENGTH_PENALTIES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 MAX_LENGTHS = ((1.0, 5), (1.2, 10), (1.5, 20), (2.0, 50))
@@ -34,6 +35,8 @@ class Trial:
 
 def score_model(task: Task, model: PreTrainedModel, examples: Sequence[Example]) -> float:
     """The metric that is quoted."""
+    if isinstance(task, LikelihoodTask):
+        return likelihood_scores(task, model, examples)[task.metrics[0]].value
     rows = task.rows([task.inputs_of(example) for example in examples])
     return _value(task, predict_rows(task, model, rows), examples)
 

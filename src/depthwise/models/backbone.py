@@ -1,6 +1,7 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
+
 from torch import nn
 from transformers.utils import can_return_tuple
 

@@ -16,8 +16,8 @@ class DepthwiseOutput(ModelOutput):
     ``depths[b, t]`` counts the blocks that a token ran (0 for padding): of the decoder where there is one, and then
     ``encoder_depths`` of the encoder. ``hidden_by_depth[n]`` is the state after n blocks, index 0 the embedding; it is
     kept on request (``output_hidden_states=True``). ``start_logits`` and ``end_logits`` are the two columns of
-    ``logits`` of question answering. ``pooler_output`` sums up a sequence by pooling ``first_tanh``. ``sentence_order_logits`` say
-    whether two segments are in order (0) or swapped (1).
+    ``logits`` of question answering. ``pooler_output`` sums up a sequence by pooling ``first_tanh``;
+    ``sentence_order_logits`` say whether its two segments are in order (0) or swapped (1).
     """
 
     loss: Float[Tensor, ""] | None = None

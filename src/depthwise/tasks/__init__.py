@@ -2,13 +2,19 @@
 
 from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
+from depthwise.tasks.language_modeling import LanguageModeling
+from depthwise.tasks.likelihood import LikelihoodTask
+from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
 __all__ = [
     "TASKS",
     "Examples",
+    "LanguageModeling",
+    "LikelihoodTask",
     "Losses",
+    "MaskedLanguageModeling",
     "Prediction",
     "Task",
     "TextClassification",

@@ -21,12 +21,23 @@ from depthwise.data import (
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
+from depthwise.tasks.language_modeling import LanguageModeling
+from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.sizing import Facts, sized
-from depthwise.tasks.sources import labelled, pairs
+from depthwise.tasks.sources import labelled, pairs, running_text
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
 
-TASKS: dict[str, type[Task]] = {task.kind: task for task in (Translation, TextClassification)}
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (Translation, TextClassification, LanguageModeling, MaskedLanguageModeling)
+}
+READERS = {
+    Translation.kind: pairs,
+    TextClassification.kind: labelled,
+    LanguageModeling.kind: running_text,
+    MaskedLanguageModeling.kind: running_text,
+}
+"""From the names in a recipe to the training data, before there is a task."""
 RECIPE = "recipe.yaml"
 SAMPLE = 2000
 """How many examples are looked at to judge how long texts are."""
@@ -61,7 +72,8 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         by_number = {int(number): name for number, name in config.id2label.items()}
         names = tuple(by_number[number] for number in range(len(by_number)))
         return TextClassification(recipe, tokenizers, names)
-    assert recipe.task == Translation.kind
+    if recipe.task != Translation.kind:
+        return TASKS[recipe.task](recipe, tokenizers)
     return Translation(recipe, tokenizers, config.decoder_start_token_id)
 
 
@@ -102,8 +114,7 @@ def _with_pretrained(recipe: Recipe) -> Recipe:
 def _training_corpus(recipe: Recipe) -> Corpus:
     if not recipe.data.train:
         raise ConfigError("recipe", [Problem("data.train", "is missing; add data.train=FILE")])
-    read = pairs if recipe.task == Translation.kind else labelled
-    return read(recipe.data, recipe.data.train)
+    return READERS[recipe.task](recipe.data, recipe.data.train)
 
 
 def _facts(corpus: Corpus, recipe: Recipe) -> Facts:
@@ -134,6 +145,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
             pretokenized=options.pretokenized,
             lowercase=options.lowercase,
             normalization=options.normalization,
+            mask_token=recipe.task == MaskedLanguageModeling.kind,
         ),
         rules,
         joint=joint,

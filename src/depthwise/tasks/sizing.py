@@ -76,7 +76,22 @@ class Habits:
     """Most tokens of a text without a GPU; twice as many with one."""
 
 
+LANGUAGE = Habits(
+    sizes={
+        "tiny": {"width": 128, "num_layers": 2, "ffn_width": 256, "num_heads": 4, "mixer": "dynamicconv"},
+        "small": {"width": 256, "num_layers": 4, "ffn_width": 1024, "num_heads": 4, "mixer": "dynamicconv"},
+        "base": {"width": 512, "num_layers": 6, "ffn_width": 2048, "num_heads": 8, "mixer": "dynamicconv"},
+    },
+    types_per_root_word=3,
+    most_types=8_000,
+    budget=2e6,
+    most_passes=10,
+    rate=2e-3,
+    longest=256,
+)
 HABITS = {
+    "language_modeling": LANGUAGE,
+    "masked_language_modeling": LANGUAGE,
     "text_classification": Habits(
         sizes={
             "tiny": {"width": 128, "num_layers": 2, "ffn_width": 256, "num_heads": 4, "mixer": "lightconv"},
@@ -160,7 +175,7 @@ def _model(
     model: dict[str, Any] = {"width": stack.pop("width")}
     if task == "text_classification":
         stack["positions"] = "none"
-    for side in ("encoder", "decoder") if task == "translation" else ("encoder",):
+    for side in {"translation": ("encoder", "decoder"), "language_modeling": ("decoder",)}.get(task, ("encoder",)):
         model[side] = _with_kernels(stack, given.get(side) or {})
     return model
 
@@ -189,6 +204,8 @@ def _with_batches(recipe: Recipe, facts: Facts, machine: Machine) -> TrainingCon
     training = recipe.training
     if training.batch_tokens is not None or training.batch_rows is not None:
         return training
+    if HABITS[recipe.task] is LANGUAGE:
+        return replace(training, batch_tokens=4096)
     if recipe.task == "translation":
         most = 4096 if machine.has_gpu else 2048
         return replace(training, batch_tokens=_rounded(facts.num_examples * facts.tokens_of_a_text(2) / 75, 256, most))

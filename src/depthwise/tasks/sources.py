@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from depthwise.config import DataConfig
-from depthwise.data import Corpus, HubDataset, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
+from depthwise.data import (
+    Corpus,
+    HubDataset,
+    JsonLines,
+    LabelledText,
+    ParallelText,
+    PlainText,
+    TabbedPairs,
+    num_texts_in,
+)
 from depthwise.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -42,6 +51,18 @@ def labelled(data: DataConfig, files: tuple[str, ...]) -> Corpus:
     if _form(path) in (".jsonl", ".json"):
         return JsonLines(path, data.text, data.label)
     return LabelledText(path, data.num_texts or num_texts_in(path))
+
+
+def running_text(data: DataConfig, files: tuple[str, ...], empty_lines: str = "keep") -> Corpus:
+    """Lines of plain text, or one field of JSON lines or of ``hub``. Empty lines are treated as told by default."""
+    if data.hub is not None:
+        return HubDataset(data.hub, data.text[:1], split=files[0], config=data.hub_config, revision=data.hub_revision)
+    if len(files) != 1:
+        raise DataError(f"{', '.join(files)} are {len(files)} files; running text is one file for each split")
+    path = Path(files[0])
+    if _form(path) in (".jsonl", ".json"):
+        return JsonLines(path, data.text[:1])
+    return PlainText(path, data.empty_lines or empty_lines)
 
 
 def num_texts(data: DataConfig, files: tuple[str, ...]) -> int:
