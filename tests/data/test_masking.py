@@ -23,6 +23,7 @@ from depthwise.data.masking import (
     ngram_shares,
 )
 from depthwise.data.rows import TextRows
+from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.store import Row
 from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
 from depthwise.errors import ConfigError, DataError
@@ -163,6 +164,23 @@ def test_static_and_dynamic() -> None:
         assert not (labels_of(masked(texts, dynamic=dynamic, seed=1)) == first).all()
     same_text = labels_of(masked(TextRows([texts.texts[0]] * 2, [1, 2])))
     assert not (same_text[0] == same_text[1]).all()
+
+
+def test_masks_do_not_tell_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments and masks of the same seed, number and epoch are drawn from generators of their own."""
+    tokenizer = train_tokenizer(["a b"], TokenizerOptions("word", 20, mask_token=True))
+    pairs = SentencePairs(TextRows([np.array([4, 2])] * 2, [1, 2]), tokenizer, PairOptions(4, seed=3))
+    rows = MaskedRows(pairs, MaskVocabulary.of(tokenizer), MaskingOptions(seed=3))
+    rows.set_epoch(5)
+    original, draws = np.random.default_rng, []
+
+    def default_rng(seed: list[int]) -> np.random.Generator:
+        draws.append(original(seed).integers(1 << 62))
+        return original(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
+    assert rows[0].label is not None
+    assert len(draws) == len(set(draws)) == 2
 
 
 def test_rows() -> None:

@@ -17,6 +17,8 @@ from depthwise.data.templates import pair_template, text_template
 from depthwise.errors import ConfigError, DataError, Problem
 
 IN_ORDER, SWAPPED = 0, 1
+STREAM = 0x50414952
+"""Keeps these draws apart from the masks of the same seed, number and epoch, which would tell the order otherwise."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class SentencePairs:
         number = ~index if index < 0 else index
         lines = self._chunks[number]
         epoch = [self._epoch] if self.options.dynamic else []
-        generator = np.random.default_rng([self.options.seed, number, *epoch])
+        generator = np.random.default_rng([STREAM, self.options.seed, number, *epoch])
         middle = int(generator.integers(1, len(lines)))
         segments = self._fitted(
             *(np.concatenate([self._body(line) for line in part]) for part in np.split(lines, [middle]))
