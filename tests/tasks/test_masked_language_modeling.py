@@ -153,9 +153,7 @@ def test_scores(tmp_path: Path) -> None:
     masked = masked[masked != IGNORED]
     stream = np.concatenate([task.store("train")[number].texts[0] for number in range(20)])
     counts = np.bincount(stream, minlength=len(task.tokenizers.source)) + 1
-    assert scores["unigram_perplexity"].value == pytest.approx(
-        math.exp(-np.log(counts[masked] / counts.sum()).mean())
-    )
+    assert scores["unigram_perplexity"].value == pytest.approx(math.exp(-np.log(counts[masked] / counts.sum()).mean()))
     the = task.tokenizers.source.convert_tokens_to_ids("the")
     assert scores["unigram_accuracy"].value == pytest.approx(100 * (masked == the).mean())
     plain = task_of(tmp_path)
