@@ -132,3 +132,23 @@ def test_every_rule_is_about_an_option_that_exists() -> None:
     collect(Recipe)
     assert set(RULES) <= names
     assert all(option.kw_only for option in fields(Recipe))
+
+
+def test_sections_of_language_models() -> None:
+    """A size stands for a decoder where the task is language modelling, so that bands can be chosen beside it."""
+    parse_recipe({"task": "language_modeling", "model": {"size": "tiny", "adaptive": {"cutoffs": [500]}}})
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe(
+            {
+                "task": "masked_language_modeling",
+                "model": {"size": "tiny", "adaptive": {"cutoffs": [500]}},
+                "data": {"form": "pages", "empty_lines": "drop"},
+                "evaluation": {"context": 0},
+                "masking": {"rate": 0.0, "units": "letters", "max_ngram": 0, "mask_share": 1.5, "random_share": -0.1},
+            }
+        )
+    assert sorted(problem.option for problem in caught.value.problems) == [
+        *("data.empty_lines", "data.form", "evaluation.context"),
+        *("masking.mask_share", "masking.max_ngram", "masking.random_share", "masking.rate", "masking.units"),
+        "model.adaptive",
+    ]
