@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from depthwise.cli.main import main
 from depthwise.config import recipe_yaml
 from depthwise.errors import InputError
-from depthwise.evaluation import contest, evaluate_run, load_run, read_evaluation, read_examples, score_predictions
+from depthwise.evaluation import evaluate_run, load_run, opponent, read_evaluation, read_examples, score_predictions
 from depthwise.evaluation.tuning import score_model
 from depthwise.tasks import open_task
 from depthwise.training.run import train
@@ -102,7 +102,7 @@ def test_a_language_model_learns(language: dict[str, Any], tmp_path: Path) -> No
     assert found.scored_by == "likelihood"
     assert found.mean_depth == 1
     assert found.settings["generation"] is None
-    assert read_evaluation(tmp_path / "run", "test") == found
+    assert read_evaluation(tmp_path / "run" / "results" / "test.json") == found
     assert sorted(path.name for path in (tmp_path / "run" / "results").iterdir()) == ["test.json"]
     examples = read_examples(run.task, "test")
     assert score_model(run.task, run.model, examples) == pytest.approx(found.metrics["word_perplexity"])
@@ -111,7 +111,7 @@ def test_a_language_model_learns(language: dict[str, Any], tmp_path: Path) -> No
     assert again.metrics["perplexity"] == pytest.approx(lines[-1]["valid_perplexity"], rel=1e-5)
     for ask in (
         lambda: score_predictions(run.task, "test", ["a"]),
-        lambda: contest(run.task, "test", [], examples, tmp_path / "run"),
+        lambda: opponent(run.task, "test", examples, tmp_path / "run"),
     ):
         with pytest.raises(InputError, match="has no predictions to compare; evaluate each run by itself"):
             ask()
