@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from depthwise.config import Recipe, model_options, parse_model, parse_recipe, preset, recipe_dict, with_vocabulary
-from depthwise.config.recipe import RULES, merged
+from depthwise.config.recipe_parsing import RULES, merged
 from depthwise.errors import ConfigError
 
 SMALL: dict[str, Any] = {
@@ -183,3 +183,23 @@ def test_a_temperature_may_be_infinite() -> None:
     data = {"train": "a", "pairs": ["en-de"], "temperature": float("inf")}
     assert parse_recipe({**SMALL, "task": "multilingual_translation", "data": data}).data.temperature == float("inf")
     assert "data.temperature" in problems({**SMALL, "data": {"train": "a", "temperature": 0.0}})
+
+
+def test_sections_of_language_models() -> None:
+    """A size stands for a decoder where the task is language modelling, so that bands can be chosen beside it."""
+    parse_recipe({"task": "language_modeling", "model": {"size": "tiny", "adaptive": {"cutoffs": [500]}}})
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe(
+            {
+                "task": "masked_language_modeling",
+                "model": {"size": "tiny", "adaptive": {"cutoffs": [500]}},
+                "data": {"form": "pages", "empty_lines": "drop"},
+                "evaluation": {"context": 0},
+                "masking": {"rate": 0.0, "units": "letters", "max_ngram": 0, "mask_share": 1.5, "random_share": -0.1},
+            }
+        )
+    assert sorted(problem.option for problem in caught.value.problems) == [
+        *("data.empty_lines", "data.form", "evaluation.context"),
+        *("masking.mask_share", "masking.max_ngram", "masking.random_share", "masking.rate", "masking.units"),
+        "model.adaptive",
+    ]

@@ -19,9 +19,9 @@ from depthwise.data.language import (
     TokenLines,
     num_words,
     stream_of,
-    without_special_names,
 )
 from depthwise.data.lines import LineReport, LineRules
+from depthwise.data.rows import TextRows
 from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
 from depthwise.errors import ConfigError, DataError
 
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 def stored(path: Path, options: TokenizerOptions, empty_lines: str = "keep") -> tuple[TokenStore, Any]:
     corpus = PlainText(path, empty_lines)
     texts = (text for example in corpus.examples(LineReport()) for text in example.texts)
-    tokenizer = train_tokenizer(without_special_names(texts) if options.kind == "word" else texts, options)
+    tokenizer = train_tokenizer(texts, options)
     return build_store(corpus, [tokenizer], StoreOptions(), path.parent / "cache"), tokenizer
 
 
@@ -126,7 +126,7 @@ def test_labels_are_what_a_model_predicts() -> None:
 
 def test_blocks_of_a_store(path: Path) -> None:
     store, _ = stored(path, TokenizerOptions("word", 50, pretokenized=True))
-    blocks = TokenBlocks.of_store(store, 2, BlockOptions(6))
+    blocks = TokenBlocks.of_texts(store, 2, BlockOptions(6))
     assert np.concatenate([blocks[number].ids[1:] for number in range(len(blocks))]).tolist() == (
         stream_of(store).tolist()
     )
@@ -134,10 +134,26 @@ def test_blocks_of_a_store(path: Path) -> None:
 
 def test_lines_of_a_store(path: Path) -> None:
     store, tokenizer = stored(path, TokenizerOptions("word", 50, pretokenized=True), "skip")
-    lines = TokenLines(store, tokenizer.eos_token_id)
+    lines = TokenLines(store, tokenizer.eos_token_id, BlockOptions(20))
     assert lines.lengths()[:, 0].tolist() == [len(lines[0].ids), len(lines[1].ids)] == [5, 9]
     assert lines[0].ids.tolist() == [2, *tokenizer("= Homarus =")["input_ids"]]
     assert (len(lines), lines[1].num_context, lines[~1].ignored, lines[~1].index) == (2, 1, True, 1)
+
+
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(2, 9), st.data())
+def test_every_token_of_a_line_is_predicted_exactly_once(sizes: list[int], block: int, data: st.DataObject) -> None:
+    context = data.draw(st.integers(1, block - 1))
+    ends = np.cumsum([100, *sizes])
+    texts = TextRows([np.arange(*ends[line : line + 2]) for line in range(len(sizes))], range(len(sizes)))
+    lines = TokenLines(texts, 7, BlockOptions(block, context))
+    rows = [lines[number] for number in range(len(lines))]
+    assert [token for row in rows for token in row.ids[row.num_context :]] == list(range(100, ends[-1]))
+    assert lines.lengths()[:, 0].tolist() == [len(row.ids) for row in rows]
+    assert all(len(row.ids) <= block for row in rows)
+    of_line = np.searchsorted(ends, [row.ids[-1] for row in rows], side="right")
+    for row, line in zip(rows, of_line.tolist(), strict=True):  # what a row sees is a start token or its own line
+        assert all(token == 7 or ends[line - 1] <= token < ends[line] for token in row.ids)
+    assert stream_of(texts).tolist() == list(range(100, ends[-1]))
 
 
 def test_options_are_checked() -> None:

@@ -1,27 +1,29 @@
 """Masking: rates, shares, whole words, n-grams, never special tokens, the same again from the same seed."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from depthwise.data.collate import IGNORED
 from depthwise.data.masking import (
     UNITS,
-    MaskingCollator,
+    MaskedCollator,
+    MaskedRows,
     MaskingOptions,
     MaskVocabulary,
     beginnings_of_words,
     mask_tokens,
     ngram_shares,
 )
+from depthwise.data.rows import TextRows
+from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.store import Row
 from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
 from depthwise.errors import ConfigError, DataError
@@ -137,52 +139,70 @@ def test_words_do_not_reach_beyond_special_tokens() -> None:
     assert seen == {(), (0, 1), (3, 4)}
 
 
-def rows_of(num: int) -> list[Row]:
-    return [Row(number, (text_of(30, number).astype(np.uint16),), None) for number in range(num)]
+def texts_of(num: int) -> TextRows:
+    return TextRows([text_of(30, number) for number in range(num)], range(num))
 
 
-def collator(**options: Any) -> MaskingCollator:
-    return MaskingCollator(VOCABULARY, MaskingOptions(**options), pad_id=1)
+def masked(texts: TextRows, **options: Any) -> MaskedRows:
+    return MaskedRows(texts, VOCABULARY, MaskingOptions(**options))
+
+
+def labels_of(rows: MaskedRows) -> Array:
+    return np.stack([rows[number].texts[1] for number in range(len(rows))])
 
 
 def test_static_and_dynamic() -> None:
-    rows = rows_of(4)
+    texts = texts_of(4)
     for dynamic in (False, True):
-        collate = collator(dynamic=dynamic)
-        first = collate(rows)["labels"]
-        assert torch.equal(collate(rows)["labels"], first)
-        assert torch.equal(collate(rows[::-1])["labels"], first.flip(0))
-        assert torch.equal(collate(rows[2:3])["labels"], first[2:3])
-        collate.set_epoch(1)
-        assert torch.equal(collate(rows)["labels"], first) == (not dynamic)
-        collate.set_epoch(0)
-        assert torch.equal(collate(rows)["labels"], first)
-        assert not torch.equal(collator(dynamic=dynamic, seed=1)(rows)["labels"], first)
-    same_text = [Row(number, rows[0].texts, None) for number in range(2)]
-    assert not torch.equal(*collator()(same_text)["labels"])
+        rows = masked(texts, dynamic=dynamic)
+        first = labels_of(rows)
+        assert (labels_of(rows) == first).all()
+        rows.set_epoch(1)
+        assert (labels_of(rows) == first).all() == (not dynamic)
+        rows.set_epoch(0)
+        assert (rows[2].texts[1] == first[2]).all()
+        assert not (labels_of(masked(texts, dynamic=dynamic, seed=1)) == first).all()
+    same_text = labels_of(masked(TextRows([texts.texts[0]] * 2, [1, 2])))
+    assert not (same_text[0] == same_text[1]).all()
 
 
-def test_the_epoch_reaches_workers_that_are_running() -> None:
-    rows: Any = rows_of(2)
-    collate = collator()
-    loader = DataLoader(rows, batch_size=2, collate_fn=collate, num_workers=1, persistent_workers=True)
-    epochs = []
-    for epoch in (0, 1, 0):
-        collate.set_epoch(epoch)
-        epochs += [batch["labels"] for batch in loader]
-    assert torch.equal(epochs[0], epochs[2])
-    assert not torch.equal(epochs[0], epochs[1])
+def test_masks_do_not_tell_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments and masks of the same seed, number and epoch are drawn from generators of their own."""
+    tokenizer = train_tokenizer(["a b"], TokenizerOptions("word", 20, mask_token=True))
+    pairs = SentencePairs(TextRows([np.array([4, 2])] * 2, [1, 2]), tokenizer, PairOptions(4, seed=3))
+    rows = MaskedRows(pairs, MaskVocabulary.of(tokenizer), MaskingOptions(seed=3))
+    rows.set_epoch(5)
+    original, draws = np.random.default_rng, []
+
+    def default_rng(seed: list[int]) -> np.random.Generator:
+        draws.append(original(seed).integers(1 << 62))
+        return original(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
+    assert rows[0].label is not None
+    assert len(draws) == len(set(draws)) == 2
+
+
+def test_rows() -> None:
+    rows = masked(texts_of(3))
+    assert rows.lengths().tolist() == [[30]] * 3
+    assert rows.report.num_kept == len(rows) == 3
+    assert rows[~1].ignored
+    assert (rows[~1].texts[1] == rows[1].texts[1]).all()
 
 
 def test_batches() -> None:
-    short, long = Row(0, (np.array([5, 2]),), 1), Row(1, (np.array([5, 6, 7, 2]),), 0, ignored=True)
-    batch = collator(rate=0.9)([short, long])
-    assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert batch["input_ids"][0, 2:].tolist() == [1, 1]
-    assert batch["labels"][0, 1:].tolist() == [IGNORED] * 3
-    assert batch["labels"][1].tolist() == [IGNORED] * 4
-    assert batch["sentence_order_label"].tolist() == [1, IGNORED]
-    assert "sentence_order_label" not in collator()(rows_of(1))
+    nothing = IGNORED
+    short = Row(0, (np.array([MASK, 2]), np.array([5, nothing])), 1)
+    long = Row(1, (np.array([5, MASK, 7, 2]), np.array([nothing, 6, 7, nothing])), 0)
+    batch = MaskedCollator(pad_id=1)([short, long, replace(long, ignored=True)])
+    assert batch["input_ids"].tolist() == [[MASK, 2, 1, 1], [5, MASK, 7, 2], [5, MASK, 7, 2]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1] * 4, [1] * 4]
+    assert batch["labels"].tolist() == [[5, *[nothing] * 3], [nothing, 6, 7, nothing], [nothing] * 4]
+    assert batch["labels"].flatten()[batch["label_places"]].tolist() == [5, 6, 7]
+    assert batch["sentence_order_label"].tolist() == [1, 0, IGNORED]
+    assert "sentence_order_label" not in MaskedCollator(pad_id=1)([replace(short, label=None)])
+    assert set(MaskedCollator(pad_id=1)([replace(short, texts=short.texts[:1])])) == {"input_ids", "attention_mask"}
 
 
 def word_piece() -> PreTrainedTokenizerFast:
@@ -221,7 +241,7 @@ def test_the_vocabulary_of_a_tokenizer() -> None:
     assert vocabulary.begins_word is None
     assert MaskVocabulary.of(tokenizer, "words").begins_word is not None
     with pytest.raises(ConfigError, match="words needs to know where words begin"):
-        MaskingCollator(vocabulary, MaskingOptions(units="words"), 1)
+        MaskedRows(texts_of(1), vocabulary, MaskingOptions(units="words"))
 
 
 def test_errors() -> None:

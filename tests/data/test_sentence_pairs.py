@@ -115,9 +115,7 @@ def test_parts_are_drawn(tmp_path: Path) -> None:
 
 def test_errors(tmp_path: Path) -> None:
     store = stored(tmp_path, [[5], [4]])
-    with pytest.raises(
-        DataError, match="holds no two lines that follow each other; give text with one sentence a line"
-    ):
+    with pytest.raises(DataError, match="holds no two lines that follow each other; give one sentence a line"):
         SentencePairs(store, TOKENIZER, PairOptions())
     assert len(SentencePairs(store, TOKENIZER, PairOptions(across_empty_lines=True))) == 1
     with pytest.raises(ConfigError, match="3 leaves no room beside 2 special tokens"):

@@ -89,6 +89,29 @@ def test_words_and_blanks() -> None:
     assert kept.convert_ids_to_tokens(kept("a  dog,\tbird")["input_ids"]) == ["a", "dog,", "<unk>", "</s>"]
 
 
+@pytest.mark.parametrize("mask_token", [False, True])
+def test_names_of_special_tokens_as_words(mask_token: bool) -> None:
+    """As in WikiText, whose rare words are spelled ``<unk>``: one entry, one id, and no padding inside of text."""
+    text = "a <unk> b <pad> </s> <s> <mask> <unk>, \uff1cunk\uff1e"
+    options = TokenizerOptions("word", 40, pretokenized=True, normalization="nfkc", mask_token=mask_token)
+    tokenizer = train_tokenizer([text] * 5, options)
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert tokenizer.mask_token_id == (len(tokenizer) - 1 if mask_token else None)
+    assert set(tokenizer.get_vocab()) == {"<s>", "<pad>", "</s>", "<unk>", "a", "b", "<unk>,"} | (
+        {"<mask>"} if mask_token else set()
+    )
+    names = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+    assert names == ["a", "<unk>", "b", *["<unk>"] * 4, "<unk>,", "<unk>", "</s>"]
+
+
+@pytest.mark.parametrize("name", ["bpe", "unigram", "char", "byte", "word"])
+def test_names_of_special_tokens_that_are_split(name: str, texts: list[str]) -> None:
+    tokenizer = train_tokenizer([*texts, *["<unk> <pad> </s> <s> <mask>"] * 50], OPTIONS[name])
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert "<mask>" not in tokenizer.get_vocab()
+    assert not {0, 1, 2, 3} & set(tokenizer("<unk>")["input_ids"][:-1])
+
+
 def test_normalization_and_case() -> None:
     plain, folded = (
         train_tokenizer(["Ａb e\u0301"], TokenizerOptions("char", lowercase=lowercase, normalization=form))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from depthwise.config import Recipe, built_in, model_options, read_recipe, with_vocabulary
+from depthwise.config import PRETRAINED, Recipe, built_in, model_options, read_recipe, with_vocabulary
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks import TASKS
 from depthwise.tasks.sizing import HABITS, MOST_PASSES, Facts, Machine, passes, sized

@@ -9,7 +9,7 @@ import pytest
 from depthwise.config import DataConfig
 from depthwise.data import HubDataset, LineReport
 from depthwise.errors import DataError
-from depthwise.tasks.sources import labelled, num_texts, pairs, questions, tagged
+from depthwise.tasks.sources import labelled, num_texts, pairs, questions, running_text, tagged
 
 
 @pytest.fixture
@@ -120,3 +120,17 @@ def test_tagged_words_and_questions(folder: Path) -> None:
     assert (example.texts, example.label) == (("Who?", "I do"), '["I"]')
     with pytest.raises(DataError, match=r"questions are read from files, not by data\.hub"):
         questions(DataConfig(hub="some/set"), ("train",))
+
+
+def test_running_text(folder: Path) -> None:
+    (folder / "t.txt").write_text("one\n\ntwo\n")
+    for data, texts in ((DataConfig(), ["one", "", "two"]), (DataConfig(empty_lines="skip"), ["one", "two"])):
+        corpus = running_text(data, (str(folder / "t.txt"),))
+        assert [example.texts[0] for example in corpus.examples(LineReport())] == texts
+    assert list(running_text(DataConfig(), (str(folder / "t.txt"),), "skip").examples(LineReport()))[1].line == 3
+    (record,) = running_text(DataConfig(), (str(folder / "c.jsonl"),)).examples(LineReport())
+    assert (record.texts, record.label) == (("a text",), None)
+    hub = DataConfig(hub="some/set", text=("story", "title"))
+    assert running_text(hub, ("train",)) == HubDataset("some/set", ("story",), split="train")
+    with pytest.raises(DataError, match="running text is one file for each split"):
+        running_text(DataConfig(), ("a.txt", "b.txt"))

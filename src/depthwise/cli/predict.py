@@ -30,7 +30,10 @@ def predict(
     ],
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
     score: Annotated[
-        bool, typer.Option("--score", help="Lines are input<TAB>output; print the log-probability of the output.")
+        bool,
+        typer.Option(
+            "--score", help="Lines are input<TAB>output (a language model: text); print the output's log-probability."
+        ),
     ] = False,
     depths: Annotated[
         bool, typer.Option("--depths", help="Add, behind a tab, how many blocks each token ran.")
@@ -41,8 +44,9 @@ def predict(
     """Answer every line of input with a line of output, in order, as the input arrives.
 
     A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
-    language<TAB>text, or generation.target=LANGUAGE for all lines. Empty lines stay empty; lines that are too long are
-    cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
+    language<TAB>text, or generation.target=LANGUAGE for all lines. A language model continues a line; a masked one
+    fills <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
+    are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
     """
     paths, changes = paths_and_changes(arguments)
     if not 1 <= len(paths) <= 2:

@@ -1,5 +1,6 @@
 """What a model and a run are made of, as plain data: options, presets, recipes, validation. Imports no torch."""
 
+from depthwise.config.masking import MaskingConfig
 from depthwise.config.model import (
     ACTIVATIONS,
     KERNEL_NORMALIZATIONS,
@@ -24,13 +25,9 @@ from depthwise.config.recipe import (
     SearchConfig,
     TokenizerConfig,
     TrainingConfig,
-    merged,
-    model_options,
-    parse_recipe,
-    recipe_dict,
-    with_vocabulary,
 )
 from depthwise.config.recipe_checks import GENERATING
+from depthwise.config.recipe_parsing import merged, model_options, parse_recipe, recipe_dict, with_vocabulary
 from depthwise.config.recipes import (
     BuiltIn,
     built_in,
@@ -58,6 +55,7 @@ __all__ = [
     "BuiltIn",
     "DataConfig",
     "EvaluationConfig",
+    "MaskingConfig",
     "ModelConfig",
     "Recipe",
     "SearchConfig",

@@ -140,6 +140,11 @@ def _token_types_serve_encoders(model: View) -> Iterator[Problem]:
         yield model.problem("token_types", "serves encoders without a decoder only; remove it or the decoder")
 
 
+def _sentence_order_serves_encoders(model: View) -> Iterator[Problem]:
+    if model.sentence_order and model.decoder is not None:
+        yield model.problem("sentence_order", "serves encoders without a decoder only; remove it or the decoder")
+
+
 def _cutoffs_are_below_the_vocabulary(model: View) -> Iterator[Problem]:
     if model.adaptive is not None and model.adaptive.cutoffs[-1] >= model.vocab_size:
         yield model.adaptive.problem(
@@ -290,6 +295,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _adaptive_serves_language_models,
     _bands_stand_alone,
     _token_types_serve_encoders,
+    _sentence_order_serves_encoders,
     _cutoffs_are_below_the_vocabulary,
     _bands_divide_width,
 )

@@ -151,6 +151,8 @@ class ModelConfig:
     ``first_tanh`` (a dense layer and tanh on the first token: BERT's pooler, which the encoder alone has too)."""
     classifier_dropout: float = 0.0
     """Dropout on what a classifier or tagger maps to its scores."""
+    sentence_order: bool = False
+    """A second head of a masked language model, which tells whether two segments are in order (ALBERT)."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
 

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from depthwise.config.parsing import nearest, shown
-from depthwise.config.recipe import Recipe, merged, parse_recipe, recipe_dict
+from depthwise.config.recipe import Recipe
+from depthwise.config.recipe_parsing import merged, parse_recipe, recipe_dict
 from depthwise.errors import ConfigError, Problem
 
 BASE = "base"

@@ -30,7 +30,7 @@ from depthwise.data.language import (
     TokenBlocks,
     TokenLines,
     num_words,
-    without_special_names,
+    stream_of,
 )
 from depthwise.data.languages import (
     DecoderLanguageCollator,
@@ -43,10 +43,10 @@ from depthwise.data.languages import (
     temperature_shares,
 )
 from depthwise.data.lines import BadLine, Example, LineReport, LineRules
-from depthwise.data.masking import MaskingCollator, MaskingOptions, MaskVocabulary
+from depthwise.data.masking import MaskedCollator, MaskedRows, MaskingOptions, MaskVocabulary
 from depthwise.data.pair_corpora import PairCorpora
 from depthwise.data.references import JsonReferences
-from depthwise.data.rows import Rows
+from depthwise.data.rows import Rows, TextRows, Texts
 from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.squad import Answer, Question, SquadJson
 from depthwise.data.store import Row, TokenStore
@@ -94,7 +94,8 @@ __all__ = [
     "LineReport",
     "LineRules",
     "MaskVocabulary",
-    "MaskingCollator",
+    "MaskedCollator",
+    "MaskedRows",
     "MaskingOptions",
     "PairCorpora",
     "PairForm",
@@ -113,6 +114,8 @@ __all__ = [
     "TabbedPairs",
     "TaggedSentence",
     "TaggingCollator",
+    "TextRows",
+    "Texts",
     "TokenBatches",
     "TokenBlocks",
     "TokenLines",
@@ -132,6 +135,7 @@ __all__ = [
     "num_words",
     "pair_form",
     "question_windows",
+    "stream_of",
     "tag_names",
     "tagged_rows",
     "tags_of_words",
@@ -140,5 +144,4 @@ __all__ = [
     "train_tokenizer",
     "train_tokenizers",
     "with_joiners",
-    "without_special_names",
 ]

@@ -8,7 +8,7 @@ Rows are the same in training and evaluation, and in both every token of the tex
 ``num_context`` ids of a row are only seen, all others are labels. ``labels`` are ids in place; the model moves them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ import numpy.typing as npt
 from depthwise.data.collate import IGNORED, padded
 from depthwise.data.corpora import Corpus, file_identity
 from depthwise.data.lines import Example, Fault, LineReport, LineRules, count_lines, read_lines
-from depthwise.data.rows import IdRow
+from depthwise.data.rows import IdRow, Texts
 from depthwise.data.store import TokenStore, token_type, tokens_file
-from depthwise.data.tokenizers import MASK, SPECIALS
 from depthwise.errors import ConfigError, Problem
 from depthwise.shapes import Tensor
 
@@ -69,16 +68,6 @@ def num_words(corpus: Corpus, rules: LineRules) -> int:
     return sum(len(text.split()) + 1 for example in corpus.examples(LineReport(rules)) for text in example.texts)
 
 
-def without_special_names(texts: Iterable[str]) -> Iterator[str]:
-    """Texts to train a tokenizer of words on, without words that are names of special tokens.
-
-    WikiText spells rare words ``<unk>``. As such a word is the special token already, it is not to be learned again.
-    """
-    names = {*SPECIALS, MASK}
-    for text in texts:
-        yield " ".join(word for word in text.split(" ") if word not in names)
-
-
 @dataclass(frozen=True)
 class BlockOptions:
     """The protocol of reading a stream in blocks, which a perplexity depends on."""
@@ -118,56 +107,84 @@ class TokenBlocks:
     ``tokens`` may lie on disk; only what a block needs is read. ``blocks[~i]`` is block i to be ignored.
     """
 
-    def __init__(self, tokens: npt.NDArray[Any], start_id: int, options: BlockOptions) -> None:
+    def __init__(
+        self, tokens: npt.NDArray[Any], start_id: int, options: BlockOptions, report: LineReport | None = None
+    ) -> None:
         self.tokens, self.start_id, self.options = tokens, start_id, options
+        self.report = LineReport() if report is None else report
 
     @classmethod
-    def of_store(cls, store: TokenStore, start_id: int, options: BlockOptions) -> "TokenBlocks":
-        """All texts of a store one behind the other."""
-        return cls(stream_of(store), start_id, options)
+    def of_texts(cls, texts: Texts, start_id: int, options: BlockOptions) -> "TokenBlocks":
+        """All texts one behind the other."""
+        return cls(stream_of(texts), start_id, options, texts.report)
 
     def __len__(self) -> int:
-        beyond_the_first = len(self.tokens) + 1 - self.options.block
-        stride = self.options.block - self.options.context
-        return 1 + max(0, -(beyond_the_first // -stride)) if len(self.tokens) else 0
+        return int(num_blocks(len(self.tokens), self.options))
 
     def __getitem__(self, index: int) -> LanguageRow:
         number = ~index if index < 0 else index
         if number >= len(self):
             raise IndexError(f"block {number} of {len(self)}")
-        begin, end = self._bounds(number)
-        body = self.tokens[max(begin - 1, 0) : end - 1].astype(np.int32)
-        ids = np.concatenate([[self.start_id], body]).astype(np.int32) if begin == 0 else body
-        context = 1 if number == 0 else self.options.context
+        ids, context = block_of(self.tokens, number, self.start_id, self.options)
         return LanguageRow(ids, index < 0, index=number, num_context=context)
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """How many ids each block has, as one column: all the same but for the last."""
-        return np.array([[end - begin] for begin, end in map(self._bounds, range(len(self)))], np.int32).reshape(-1, 1)
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        """Where a block begins and ends, counted with the start token."""
-        begin = number * (self.options.block - self.options.context)
-        return begin, min(begin + self.options.block, len(self.tokens) + 1)
+        begins = np.arange(len(self)) * (self.options.block - self.options.context)
+        return np.minimum(self.options.block, len(self.tokens) + 1 - begins).astype(np.int32).reshape(-1, 1)
 
 
 class TokenLines:
-    """The lines of a store one by one, each behind a start token: no line sees another."""
+    """Lines one by one, each behind a start token: no line sees another. A line that is too long for the model is read
+    in blocks, as if it were a stream of its own."""
 
-    def __init__(self, store: TokenStore, start_id: int) -> None:
-        self.store, self.start_id = store, start_id
+    def __init__(self, texts: Texts, start_id: int, options: BlockOptions) -> None:
+        self.texts, self.start_id, self.options = texts, start_id, options
+        self.report = texts.report
+        self._sizes = texts.lengths()[:, 0].astype(np.int64)
+        self._ends = np.cumsum(num_blocks(self._sizes, options))
 
     def __len__(self) -> int:
-        return len(self.store)
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, index: int) -> LanguageRow:
-        row = self.store[index]
-        ids = np.concatenate([[self.start_id], row.texts[0]]).astype(np.int32)
-        return LanguageRow(ids, row.ignored, index=row.index)
+        place = ~index if index < 0 else index
+        if place >= len(self):
+            raise IndexError(f"block {place} of {len(self)}")
+        line = self.line_of(place)
+        number = place - (int(self._ends[line - 1]) if line else 0)
+        ids, context = block_of(self.texts[line].texts[0], number, self.start_id, self.options)
+        return LanguageRow(ids, index < 0, index=place, num_context=context)
+
+    def line_of(self, place: int) -> int:
+        """The number of the line that a row is of."""
+        return int(np.searchsorted(self._ends, place, side="right"))
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """How many ids each row has, the start token included, as one column."""
-        return self.store.lengths()[:, :1] + np.int32(1)
+        counts = num_blocks(self._sizes, self.options)
+        firsts = np.repeat(self._ends - counts, counts)
+        begins = (np.arange(len(self)) - firsts) * (self.options.block - self.options.context)
+        ends = np.repeat(self._sizes + 1, counts)
+        return np.minimum(self.options.block, ends - begins).astype(np.int32).reshape(-1, 1)
+
+
+def num_blocks(num_tokens: Any, options: BlockOptions) -> Any:
+    """How many blocks a stream of so many ids, or each of several, is read in."""
+    beyond_the_first = np.maximum(0, num_tokens + 1 - options.block)
+    return np.where(np.equal(num_tokens, 0), 0, 1 - (beyond_the_first // -(options.block - options.context)))
+
+
+def block_of(
+    tokens: npt.NDArray[Any], number: int, start_id: int, options: BlockOptions
+) -> tuple[npt.NDArray[np.int32], int]:
+    """A block of a stream, and how many of its ids are only seen; the first block begins with the start token."""
+    begin = number * (options.block - options.context)
+    end = min(begin + options.block, len(tokens) + 1)
+    body = tokens[max(begin - 1, 0) : end - 1].astype(np.int32)
+    if begin:
+        return body, options.context
+    return np.concatenate([[start_id], body]).astype(np.int32), 1
 
 
 @dataclass(frozen=True)
@@ -185,6 +202,8 @@ class LanguageCollator:
         return {"input_ids": ids, "attention_mask": valid.long(), "labels": labels}
 
 
-def stream_of(store: TokenStore) -> npt.NDArray[Any]:
-    """The ids of all first texts of a store one behind the other, still on disk."""
-    return np.memmap(store.folder / tokens_file(0), token_type(store.vocab_size), mode="r")
+def stream_of(texts: Texts) -> npt.NDArray[Any]:
+    """The ids of all first texts one behind the other; those of a store stay on disk."""
+    if isinstance(texts, TokenStore):
+        return np.memmap(texts.folder / tokens_file(0), token_type(texts.vocab_size), mode="r")
+    return np.concatenate([np.empty(0, np.int32), *(texts[number].texts[0] for number in range(len(texts)))])

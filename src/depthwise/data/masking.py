@@ -6,12 +6,13 @@ chosen tokens, each by itself, 80 % become the mask, 10 % any other token and 10
 section 3.1).
 
 Masking is drawn from seed and number of the example, and where it is dynamic (Liu et al. 2019, section 4.1) from the
-epoch too. So it does not depend on batches, workers or processes.
+epoch too. So it does not depend on batches, workers or processes. A masked row has two texts: what the model sees, and
+what it has to guess.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.collate import IGNORED, padded
+from depthwise.data.lines import LineReport
+from depthwise.data.rows import Texts
+from depthwise.data.sentence_pairs import SentencePairs
 from depthwise.data.store import Row
 from depthwise.data.templates import fast_tokenizer
 from depthwise.errors import ConfigError, DataError, Problem
@@ -80,41 +84,67 @@ class MaskVocabulary:
         return cls(tokenizer.mask_token_id, special, None if units == "tokens" else beginnings_of_words(tokenizer))
 
 
-class MaskingCollator:
-    """Rows of one text as ``input_ids``, ``attention_mask`` and ``labels``, -100 where nothing is to be guessed.
+class MaskedRows:
+    """Rows of one text by number, masked; ``rows[~i]`` is row i to be ignored.
 
-    Rows with a label, as ``SentencePairs`` gives them, add ``sentence_order_label``. ``set_epoch`` also reaches worker
-    processes that are running already.
+    The rows may be those of a store, of texts in memory or of ``SentencePairs``, whose epoch then follows this one's.
     """
 
-    def __init__(
-        self, vocabulary: MaskVocabulary, options: MaskingOptions, pad_id: int, pad_to_multiple: int = 1
-    ) -> None:
+    def __init__(self, rows: Texts | SentencePairs, vocabulary: MaskVocabulary, options: MaskingOptions) -> None:
         if options.units != "tokens" and vocabulary.begins_word is None:
             raise ConfigError("masking", [Problem("units", f"{options.units} needs to know where words begin")])
-        self.vocabulary, self.options = vocabulary, options
-        self.pad_id, self.pad_to_multiple = pad_id, pad_to_multiple
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self.rows, self.vocabulary, self.options = rows, vocabulary, options
+        self._epoch = 0
+
+    @property
+    def report(self) -> LineReport:
+        return self.rows.report
 
     def set_epoch(self, epoch: int) -> None:
-        """Mask as in this epoch from now on."""
-        self._epoch.fill_(epoch)
+        """Mask as in this epoch from now on, in this process."""
+        self._epoch = epoch
+        if isinstance(self.rows, SentencePairs):
+            self.rows.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Row:
+        row = self.rows[index]
+        epoch = [self._epoch] if self.options.dynamic else []
+        generator = np.random.default_rng([self.options.seed, row.index, *epoch])
+        return replace(row, texts=mask_tokens(row.texts[0], self.vocabulary, self.options, generator))
+
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """How many ids each row has, as one column."""
+        return self.rows.lengths()[:, :1]
+
+
+@dataclass(frozen=True)
+class MaskedCollator:
+    """``input_ids``, ``attention_mask`` and, for rows with a second text, ``labels`` and ``label_places``.
+
+    Labels are -100 where nothing is to be guessed; ``label_places`` counts rows and steps through to the others, so
+    that nobody has to look for them on a GPU. Rows with a label of their own, as ``SentencePairs`` gives them, add
+    ``sentence_order_label``.
+    """
+
+    pad_id: int
+    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        masked = [mask_tokens(row.texts[0], self.vocabulary, self.options, self._generator(row.index)) for row in rows]
-        ids, valid = padded([inputs for inputs, _ in masked], self.pad_id, self.pad_to_multiple)
-        labels, _ = padded([labels for _, labels in masked], IGNORED, self.pad_to_multiple)
-        ignored = torch.tensor([row.ignored for row in rows])
+        ids, valid = padded([row.texts[0] for row in rows], self.pad_id, self.pad_to_multiple)
         batch = {"input_ids": ids, "attention_mask": valid.long()}
+        if any(len(row.texts) == 1 for row in rows):
+            return batch
+        ignored = torch.tensor([row.ignored for row in rows])
+        labels, _ = padded([row.texts[1] for row in rows], IGNORED, self.pad_to_multiple)
         batch["labels"] = labels.masked_fill(ignored[:, None], IGNORED)
+        batch["label_places"] = (batch["labels"].flatten() != IGNORED).nonzero().squeeze(1)
         if all(row.label is not None for row in rows):
             order = torch.tensor([row.label for row in rows])
             batch["sentence_order_label"] = order.masked_fill(ignored, IGNORED)
         return batch
-
-    def _generator(self, index: int) -> np.random.Generator:
-        epoch = [int(self._epoch)] if self.options.dynamic else []
-        return np.random.default_rng([self.options.seed, index, *epoch])
 
 
 def mask_tokens(

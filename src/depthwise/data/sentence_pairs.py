@@ -1,21 +1,24 @@
 """Two segments that follow each other, in order or swapped: sentence-order prediction (Lan et al. 2020, section 3.1).
 
-Lines of a store are sentences. As many as fit make a chunk, which is parted between two of its lines; half of the time
-the parts change places. An empty line between two lines parts documents, and no chunk reaches beyond one.
+Lines are sentences. As many as fit make a chunk, which is parted between two of its lines; half of the time the parts
+change places. An empty line between two lines parts documents, and no chunk reaches beyond one.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from transformers import PreTrainedTokenizerBase
 
-from depthwise.data.store import Row, TokenStore
+from depthwise.data.lines import LineReport
+from depthwise.data.rows import Texts
+from depthwise.data.store import Row
 from depthwise.data.templates import pair_template, text_template
 from depthwise.errors import ConfigError, DataError, Problem
 
 IN_ORDER, SWAPPED = 0, 1
+STREAM = 0x50414952
+"""Keeps these draws apart from the masks of the same seed, number and epoch, which would tell the order otherwise."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class SentencePairs:
     still meet. ``num_left_out`` counts lines that have no neighbour to be paired with.
     """
 
-    def __init__(self, store: TokenStore, tokenizer: PreTrainedTokenizerBase, options: PairOptions) -> None:
+    def __init__(self, store: Texts, tokenizer: PreTrainedTokenizerBase, options: PairOptions) -> None:
         self.store, self.options = store, options
         self._single, self._pair = text_template(tokenizer), pair_template(tokenizer)
         self._room = options.max_tokens - self._pair.num_special
@@ -57,15 +60,20 @@ class SentencePairs:
         self._sizes = store.lengths()[:, 0].astype(np.int64) - self._single.num_special
         self.num_left_out = 0
         self._chunks = self._chunked()
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._epoch = 0
         if not len(self._chunks):
             raise DataError(
-                f"{store.folder} holds no two lines that follow each other; give text with one sentence a line"
+                "the text holds no two lines that follow each other; give one sentence a line and an empty line only "
+                "between documents"
             )
 
+    @property
+    def report(self) -> LineReport:
+        return self.store.report
+
     def set_epoch(self, epoch: int) -> None:
-        """Part and swap as in this epoch from now on, also in worker processes that are running already."""
-        self._epoch.fill_(epoch)
+        """Part and swap as in this epoch from now on, in this process."""
+        self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -73,8 +81,8 @@ class SentencePairs:
     def __getitem__(self, index: int) -> Row:
         number = ~index if index < 0 else index
         lines = self._chunks[number]
-        epoch = [int(self._epoch)] if self.options.dynamic else []
-        generator = np.random.default_rng([self.options.seed, number, *epoch])
+        epoch = [self._epoch] if self.options.dynamic else []
+        generator = np.random.default_rng([STREAM, self.options.seed, number, *epoch])
         middle = int(generator.integers(1, len(lines)))
         segments = self._fitted(
             *(np.concatenate([self._body(line) for line in part]) for part in np.split(lines, [middle]))

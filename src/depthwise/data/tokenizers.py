@@ -9,8 +9,10 @@
 | ``byte`` | the 256 bytes of UTF-8 | nothing |
 
 Ids 0 to 3 are ``<s>``, ``<pad>``, ``</s>`` and ``<unk>``; ``<mask>``, where wanted, has the last id. Every sequence
-ends in ``</s>``. Names of special tokens inside of text are ordinary text. Training twice on the same text gives the
-same tokenizer.
+ends in ``</s>``. Names of special tokens inside of text are ordinary text and never become those tokens, with one
+exception: in ``pretokenized`` text the word ``<unk>`` stands for a word that somebody else left out, as WikiText writes
+it, and is the unknown token, as published perplexities count it; words that are called like the other special tokens
+are unknown too. Training twice on the same text gives the same tokenizer.
 """
 
 import json
@@ -269,13 +271,26 @@ def _with_bytes(model: dict[str, Any]) -> None:
 
 
 def _word(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
+    """Where punctuation does not stand alone, names of special tokens can be words: none is learned, all are unknown.
+
+    Otherwise the second entry of a name would take its id, and ``<pad>`` in a text would pass for padding.
+    """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
-    tokenizer.normalizer = _normalizer(options)
     blanks = pre_tokenizers.WhitespaceSplit()
     punctuation = [] if options.pretokenized else [pre_tokenizers.Punctuation()]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([blanks, *punctuation])
+    tokenizer.normalizer = _without_names(options, "")
     _train(tokenizer, _word_trainer(options), texts)
+    tokenizer.normalizer = _without_names(options, UNK)
     return tokenizer
+
+
+def _without_names(options: TokenizerOptions, replacement: str) -> normalizers.Normalizer:
+    """The usual form of a text; words that are called like a special token, where there can be any, are replaced."""
+    if not options.pretokenized:
+        return _normalizer(options)
+    names = Regex(rf"(?<!\S)(?:{'|'.join([*SPECIALS, MASK])})(?!\S)")
+    return normalizers.Sequence([_normalizer(options), normalizers.Replace(names, replacement)])
 
 
 def _char(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:

@@ -46,6 +46,7 @@ def opponent(
     precision: str = "fp32",
 ) -> tuple[str, ...]:
     """The predictions of another run of the same task for our examples, or those in a file."""
+    task.check_predictable()
     if against.is_dir():
         return _predictions_of_run(against, task, split, examples, changes, device, precision)
     return aligned(task, split, read_predictions(against), examples)

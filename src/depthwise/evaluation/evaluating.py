@@ -14,8 +14,9 @@ from depthwise.evaluation.predicting import predict_rows, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
 from depthwise.evaluation.timing import hardware, timed
+from depthwise.evaluation.validation import validate
 from depthwise.metrics import Score
-from depthwise.tasks import Prediction, Task
+from depthwise.tasks import LikelihoodTask, Prediction, Task
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ def evaluate_run(run: Run, split: str) -> Evaluation:
 def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
     """Predict and score examples. Time is that of predicting alone, behind a first batch that is not counted."""
     task = run.task
+    if isinstance(task, LikelihoodTask):
+        return _by_likelihood(task, run, split, examples)
     task.check_examples(examples)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.model, rows)
@@ -37,7 +40,8 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     depths = [depth for prediction in predictions for depth in prediction.depths]
     texts = tuple(prediction.text for prediction in predictions)
     return Evaluation(
-        **_scored(task, split, texts, examples),
+        **_facts(task, split, task.score(texts, examples), examples),
+        predictions=texts,
         mean_depth=mean_depth(predictions),
         seconds=timing.seconds,
         examples_per_second=timing.rate(len(examples)),
@@ -49,19 +53,39 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     )
 
 
+def _by_likelihood(task: LikelihoodTask, run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
+    """Sum the losses of examples as validation does. Time is that of the model, and tokens are those it was fed."""
+    prepared = task.judged(examples)
+    found, timing = timed(
+        lambda: validate(task, run.model, prepared, batch_tokens=task.tokens_at_once, shows_progress=True), run.device
+    )
+    totals, num_items = found
+    return Evaluation(
+        **_facts(task, split, task.likelihood_scores(totals, num_items, examples), examples),
+        mean_depth=totals["depth"] / totals["depth_tokens"],
+        seconds=timing.seconds,
+        examples_per_second=timing.rate(len(examples)),
+        tokens_per_second=timing.rate(int(totals["depth_tokens"])),
+        peak_memory_bytes=timing.peak_memory_bytes,
+        hardware=hardware(run.device),
+        scored_by=task.scored_by,
+        settings=settings(task, run.precision, run.depth),
+        weights_digest=weights_digest(run.folder),
+    )
+
+
 def score_predictions(task: Task, split: str, given: Sequence[str]) -> Evaluation:
     """Score predictions that somebody else made; no model is needed. Time is that of scoring."""
     examples = read_examples(task, split)
     texts = aligned(task, split, given, examples)
     started = time.perf_counter()
-    scored = _scored(task, split, texts, examples)
+    facts = _facts(task, split, task.score(texts, examples), examples)
     seconds = time.perf_counter() - started
-    return Evaluation(**scored, seconds=seconds, hardware=hardware(torch.device("cpu")))
+    return Evaluation(**facts, predictions=texts, seconds=seconds, hardware=hardware(torch.device("cpu")))
 
 
-def _scored(task: Task, split: str, texts: Sequence[str], examples: Sequence[Example]) -> dict[str, Any]:
-    """What is known of an evaluation whoever made the predictions."""
-    scores: dict[str, Score] = task.score(texts, examples)
+def _facts(task: Task, split: str, scores: dict[str, Score], examples: Sequence[Example]) -> dict[str, Any]:
+    """What is known of an evaluation whatever was scored."""
     return {
         "task": task.kind,
         "split": split,
@@ -71,7 +95,6 @@ def _scored(task: Task, split: str, texts: Sequence[str], examples: Sequence[Exa
         "examples": len(examples),
         "seed": task.recipe.seed,
         "examples_digest": examples_digest(examples),
-        "predictions": tuple(texts),
     }
 
 
@@ -89,6 +112,7 @@ def read_examples(task: Task, split: str) -> list[Example]:
 
 def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Example]) -> tuple[str, ...]:
     """Predictions of the examples, from one for each of them or one for each line, good or bad, of their file."""
+    task.check_predictable()
     if len(given) == len(examples):
         return tuple(given)
     corpus = task.corpus(split)
@@ -109,5 +133,6 @@ def mean_depth(predictions: Sequence[Prediction]) -> float | None:
 
 def settings(task: Task, precision: str, depth: int | None) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
-    search = asdict(task.recipe.generation) if task.searches else None
+    searches = task.scored_by == "predictions" and task.searches
+    search = asdict(task.recipe.generation) if searches else None
     return {"precision": precision, "depth": depth, "generation": search}

@@ -12,9 +12,8 @@ from depthwise.errors import InputError
 from depthwise.evaluation.runs import Run
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Prediction, Task
+from depthwise.tasks.base import SCORES_AT_ONCE
 
-SCORES_AT_ONCE = 1 << 27
-"""Bounds memory: scores of the vocabulary that exist at the same time, at most."""
 WARM_UP_ROWS = 4
 
 Answer = TypeVar("Answer")
@@ -36,10 +35,7 @@ def predict_rows(
 
 def score_rows(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
     """log p(output | input) of rows that have both."""
-    budget = task.recipe.evaluation.batch_tokens
-    if model.config.is_encoder_decoder:
-        budget = max(1, min(budget, SCORES_AT_ONCE // model.config.vocab_size))
-    batches = _sorted(task, rows, BatchOptions(max_tokens=budget, order="sorted"))
+    batches = _sorted(task, rows, BatchOptions(max_tokens=task.tokens_at_once, order="sorted"))
     return _answers(rows, batches, lambda some: task.log_probabilities(model, some))
 
 
@@ -54,7 +50,7 @@ def warm_up(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> None:
 def prediction_batches(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[list[int]]:
     """Which rows go together, the longest first."""
     most: int | None = None
-    if model.config.is_encoder_decoder:
+    if "decoder" in task.model_class.needs:
         most = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
     options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, max_rows=most, order="sorted")
     return _sorted(task, rows, options)

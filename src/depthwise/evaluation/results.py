@@ -1,7 +1,7 @@
 """What an evaluation found, as a value and as files of its run.
 
     RUN/results/<split>.json               the numbers, and what they are numbers of
-    RUN/results/<split>.predictions.txt    one prediction on each line
+    RUN/results/<split>.predictions.txt    one prediction on each line, where predictions were scored
 
 Digests of the examples and of the weights stand beside the numbers, so that predictions are never taken for those of
 other data or of another model.
@@ -49,6 +49,8 @@ class Evaluation:
     peak_memory_bytes: int | None = None
     hardware: str
     seed: int
+    scored_by: str = "predictions"
+    """Whether ``predictions`` were scored or the ``likelihood`` of the text; then there are no predictions."""
     settings: dict[str, Any] = field(default_factory=dict)
     examples_digest: str
     weights_digest: str | None = None
@@ -73,7 +75,8 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> Path:
     """Write both files into a run. The numbers come last, so that where they stand their predictions do too."""
     path = result_path(folder, evaluation.split, evaluation.settings.get("depth"))
     lines = "".join(f"{one_line(text)}\n" for text in evaluation.predictions)
-    replace_file(path.with_name(f"{path.stem}.predictions.txt"), lines)
+    if evaluation.scored_by == "predictions":
+        replace_file(path.with_name(f"{path.stem}.predictions.txt"), lines)
     content = {**evaluation.as_dict(), DIGEST: text_digest(lines)}
     replace_file(path, strict_json(content) + "\n")
     return path
@@ -84,7 +87,9 @@ def read_evaluation(path: Path) -> Evaluation | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         known = {item.name for item in fields(Evaluation)}
-        text = path.with_name(f"{path.stem}.predictions.txt").read_text(encoding="utf-8")
+        text = ""
+        if content.get("scored_by", "predictions") == "predictions":
+            text = path.with_name(f"{path.stem}.predictions.txt").read_text(encoding="utf-8")
         predictions = tuple(text.split("\n")[:-1])
         found = Evaluation(**{name: value for name, value in content.items() if name in known}, predictions=predictions)
         is_whole = content[DIGEST] == text_digest(text) and found.metric in found.metrics

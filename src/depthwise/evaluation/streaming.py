@@ -98,7 +98,7 @@ def predict_lines(run: Run, chunks: Iterable[Sequence[Line]], *, depths: bool = 
 
 
 def score_lines(run: Run, chunks: Iterable[Sequence[Line]]) -> Iterator[list[Reply]]:
-    """For every chunk of lines ``input<TAB>output`` the log-probabilities of the outputs."""
+    """For every chunk of lines ``input<TAB>output``, or of texts alone, the log-probabilities of the outputs."""
 
     def answer(rows: list[Row]) -> list[str]:
         return [f"{log_prob:.6f}" for log_prob in score_rows(run.task, run.model, rows)]
@@ -109,8 +109,9 @@ def score_lines(run: Run, chunks: Iterable[Sequence[Line]]) -> Iterator[list[Rep
 def _replies(
     run: Run, chunks: Iterable[Sequence[Line]], answer: Callable[[list[Row]], list[str]], *, with_output: bool
 ) -> Iterator[list[Reply]]:
+    names = run.task.input_names[: run.task.num_conditions if with_output else run.task.num_inputs]
     for lines in chunks:
-        prepared = [_columns(line, run.task.input_names, with_output=with_output) for line in lines]
+        prepared = [_columns(line, names, with_output=with_output) for line in lines]
         replies = [Reply(line.number, "", line.notes) for line, _ in prepared]
         askable = [(place, columns) for place, (_, columns) in enumerate(prepared) if columns is not None]
         for place, (text, notes) in zip(

@@ -18,8 +18,9 @@ from depthwise.config import SearchConfig
 from depthwise.data import Example
 from depthwise.errors import InputError
 from depthwise.evaluation.predicting import predict_rows, prediction_batches
+from depthwise.evaluation.validation import likelihood_scores
 from depthwise.metrics import best_null_threshold, squad_values
-from depthwise.tasks import Prediction, QuestionAnswering, SequenceToSequence, Task
+from depthwise.tasks import LikelihoodTask, Prediction, QuestionAnswering, SequenceToSequence, Task
 from depthwise.tasks.question_answering import OF_ALL, right_answers
 
 LENGTH_PENALTIES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -36,6 +37,8 @@ class Trial:
 
 def score_model(task: Task, model: PreTrainedModel, examples: Sequence[Example]) -> float:
     """The metric that is quoted."""
+    if isinstance(task, LikelihoodTask):
+        return likelihood_scores(task, model, examples)[task.metrics[0]].value
     rows = task.rows([task.inputs_of(example) for example in examples])
     return _value(task, predict_rows(task, model, rows), examples)
 

@@ -1,21 +1,31 @@
 """Metrics of a model in training on validation data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from depthwise.data import BatchOptions, LineReport
+from depthwise.data import BatchOptions, Example, LineReport
+from depthwise.data.progress import shown
 from depthwise.errors import ConfigError, Problem
 from depthwise.evaluation.predicting import predict_rows
+from depthwise.metrics import Score
 from depthwise.shapes import Tensor
-from depthwise.tasks import Examples, Task
+from depthwise.tasks import Examples, LikelihoodTask, Task
 
 
 @torch.no_grad()
 def validate(
-    task: Task, model: PreTrainedModel, store: Examples, *, batch_tokens: int, rank: int = 0, world_size: int = 1
+    task: Task,
+    model: PreTrainedModel,
+    store: Examples,
+    *,
+    batch_tokens: int,
+    rank: int = 0,
+    world_size: int = 1,
+    shows_progress: bool = False,
 ) -> tuple[dict[str, float], int]:
     """The totals of a task over a store (``loss`` among them), and how many items they are over, of this process.
 
@@ -28,7 +38,8 @@ def validate(
     batches = task.batches_of(store, options, rank=rank, world_size=world_size)
     sums: dict[str, Tensor] = {}
     num_items = 0
-    for batch in DataLoader(store, batch_sampler=batches, collate_fn=task.collate):  # type: ignore[arg-type]
+    loader: Iterable[Any] = DataLoader(store, batch_sampler=batches, collate_fn=task.collate)  # type: ignore[arg-type]
+    for batch in shown(loader, "evaluating", len(batches)) if shows_progress else loader:
         num_here = task.num_items(batch)
         on_device = {name: value.to(model.device, non_blocking=True) for name, value in batch.items()}
         losses = task.losses(model, on_device, 1)
@@ -46,15 +57,24 @@ def validation_metrics(task: Task, totals: Sequence[tuple[dict[str, float], int]
     return task.validation_metrics(sums, sum(num_items for _, num_items in totals))
 
 
+def likelihood_scores(task: LikelihoodTask, model: PreTrainedModel, examples: Sequence[Example]) -> dict[str, Score]:
+    """The metrics of a task that is scored by likelihood."""
+    totals, num_items = validate(task, model, task.judged(examples), batch_tokens=task.tokens_at_once)
+    return task.likelihood_scores(totals, num_items, examples)
+
+
 def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> float:
-    """A metric that needs predictions, such as BLEU, of a whole split."""
+    """A metric of a whole split that needs more than totals: predictions, as BLEU does, or the text itself."""
     examples = list(task.corpus(split).examples(LineReport(task.rules)))
-    was_training = model.training
-    model.eval()
-    rows = task.rows([task.inputs_of(example) for example in examples])
-    predictions = predict_rows(task, model, rows, shows_progress=False)
-    model.train(was_training)
-    scores = task.score([prediction.text for prediction in predictions], examples)
+    if isinstance(task, LikelihoodTask):
+        scores = likelihood_scores(task, model, examples)
+    else:
+        was_training = model.training
+        model.eval()
+        rows = task.rows([task.inputs_of(example) for example in examples])
+        predictions = predict_rows(task, model, rows, shows_progress=False)
+        model.train(was_training)
+        scores = task.score([prediction.text for prediction in predictions], examples)
     if metric not in scores:
         raise ConfigError("training", [Problem("metric", f'"{metric}" is none of {", ".join(scores)}')])
     return scores[metric].value

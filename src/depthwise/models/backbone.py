@@ -1,7 +1,6 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
-from typing import ClassVar
 
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -12,11 +11,11 @@ from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pooling import Pooler
+from depthwise.models.pooling import Pooler, first_token, max_and_mean
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.sides import Decoder, Encoder
 from depthwise.models.stack import Source
-from depthwise.shapes import Int, Tensor
+from depthwise.shapes import Float, Int, Tensor
 
 
 class DepthwiseModel(DepthwisePreTrainedModel):
@@ -108,16 +107,14 @@ class DepthwiseModel(DepthwisePreTrainedModel):
 
 
 class EncoderHead(DepthwisePreTrainedModel):
-    """What heads on an encoder share: the encoder."""
+    """What heads on an encoder share: the encoder, with its pooler where the head has a use for it (``pools``)."""
 
     needs = ("encoder",)
-    pools: ClassVar[bool] = False
-    """Whether this head has a use for the pooler of the encoder."""
     _keys_to_ignore_on_load_unexpected = [r"(^|\.)pooler\."]
 
-    def __init__(self, config: DepthwiseConfig) -> None:
+    def __init__(self, config: DepthwiseConfig, *, pools: bool = False) -> None:
         super().__init__(config)
-        self.model = DepthwiseModel(config, pools=self.pools)
+        self.model = DepthwiseModel(config, pools=pools)
 
     def encode(
         self,
@@ -137,6 +134,23 @@ class EncoderHead(DepthwisePreTrainedModel):
             return_dict=True,
         )
         return output
+
+    def summary(
+        self, output: DepthwiseOutput, input_ids: Int[Tensor, "B T"] | None, attention_mask: Tensor | None
+    ) -> Float[Tensor, "B _e"]:
+        """One vector for each sequence, by the pooling that the configuration asks for."""
+        if output.pooler_output is not None:
+            return output.pooler_output
+        assert input_ids is not None
+        assert output.last_hidden_state is not None
+        valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)
+        pool = max_and_mean if self.config.pooling == "max_mean" else first_token
+        return pool(output.last_hidden_state, valid)
+
+
+def summary_width(config: DepthwiseConfig) -> int:
+    """How wide the vector of a sequence is."""
+    return config.width * (2 if config.pooling == "max_mean" else 1)
 
 
 def _source(states: Tensor, mask: Tensor | None, target: Tensor) -> Source:

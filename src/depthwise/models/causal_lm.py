@@ -9,7 +9,7 @@ from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.generation import DepthwiseGenerationMixin
-from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, LanguageHead, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Int, Tensor
@@ -19,6 +19,7 @@ class DepthwiseForCausalLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseG
     """p(next token | those before it), with a plain or an adaptive softmax."""
 
     needs = ("decoder",)
+    head: LanguageHead | AdaptiveHead
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)

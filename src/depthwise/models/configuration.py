@@ -30,6 +30,7 @@ class DepthwiseConfig(PreTrainedConfig):
         "encoder_last_hidden_state",
         "encoder_depths",
         "pooler_output",
+        "sentence_order_logits",
     ]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "width"}
     has_no_defaults_at_init: ClassVar[bool] = True
@@ -49,6 +50,7 @@ class DepthwiseConfig(PreTrainedConfig):
     adaptive: dict[str, Any] | None = None
     pooling: str = "max_mean"
     classifier_dropout: float = 0.0
+    sentence_order: bool = False
     policy: dict[str, Any] | None = None
 
     bos_token_id: int | None = 0

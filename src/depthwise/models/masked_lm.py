@@ -1,22 +1,30 @@
-"""An encoder and a head over its vocabulary: filling masks."""
+"""An encoder and a head over its vocabulary: filling masks; and, on request, one for the order of two segments."""
 
+from torch import nn
+from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
-from depthwise.losses import token_cross_entropy
-from depthwise.models.backbone import EncoderHead
+from depthwise.errors import InputError
+from depthwise.losses import IGNORED, check_labels, summed_over_items, token_cross_entropy
+from depthwise.models.backbone import EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.shapes import Int, Tensor
+from depthwise.shapes import Float, Int, Tensor
 
 
 class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
-    """p(token | its surroundings), with the loss at the masked positions."""
+    """p(token | its surroundings), with the loss at the masked positions.
+
+    With ``config.sentence_order`` there is a second head on what sums up the sequence, p(segments are swapped), and the
+    loss is the sum of both (Lan et al. 2020, section 3.1).
+    """
 
     def __init__(self, config: DepthwiseConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, pools=config.sentence_order)
         self.head = build_head(config.options)
+        self.sentence_order = nn.Linear(summary_width(config), 2) if config.sentence_order else None
         self._tied_weights_keys = tied_weights(config.options, "head", "encoder")
         self.post_init()
 
@@ -30,9 +38,48 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
+        label_places: Int[Tensor, "M"] | None = None,
+        sentence_order_label: Int[Tensor, "B"] | None = None,
     ) -> DepthwiseOutput:
-        """Scores of the vocabulary at every position; ``labels`` are ``-100`` where nothing was masked."""
+        """Scores of the vocabulary at every position; ``labels`` are ``-100`` where nothing was masked.
+
+        ``label_places``, counted through rows and steps, spares the other positions the vocabulary: ``logits`` are then
+        ``(M, V)``. ``sentence_order_label`` is 0 for segments in order and 1 for swapped ones.
+        """
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
-        logits = self.head(output.last_hidden_state)
-        loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
-        return output.replaced(loss=loss, logits=logits)
+        hidden, wanted = output.last_hidden_state, labels
+        assert hidden is not None
+        if label_places is not None:
+            hidden = hidden.flatten(0, 1)[label_places]
+            wanted = None if labels is None else labels.flatten()[label_places]
+        logits = self.head(hidden)
+        loss = None if wanted is None else token_cross_entropy(logits, wanted, num_items_in_batch)
+        order: Tensor | None = None
+        if self.sentence_order is not None:
+            summary = self.summary(output, input_ids, attention_mask)
+            order = self.sentence_order(F.dropout(summary, self.config.classifier_dropout, self.training))
+        if sentence_order_label is not None:
+            if order is None:
+                raise InputError("this model has no head for sentence_order_label; set sentence_order, or leave it out")
+            order_loss = sentence_order_loss(order, sentence_order_label, labels, num_items_in_batch)
+            loss = order_loss if loss is None else loss + order_loss
+        return output.replaced(loss=loss, logits=logits, sentence_order_logits=order)
+
+
+def sentence_order_loss(
+    logits: Float[Tensor, "B 2"],
+    order: Int[Tensor, "B"],
+    labels: Int[Tensor, "B T"] | None,
+    num_items: Tensor | int | None,
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the order, in which a row weighs as much as it has masked tokens.
+
+    So both losses are sums over the same items, and it does not matter how an update is parted into batches.
+    """
+    check_labels(order, 2)
+    scores = logits.double() if logits.dtype.itemsize == 8 else logits.float()
+    nll = F.cross_entropy(scores, order.to(logits.device), ignore_index=IGNORED, reduction="none")
+    if labels is None:
+        return summed_over_items(nll.sum(), num_items, (order != IGNORED).sum())
+    weights = (labels != IGNORED).sum(1).to(nll.device)
+    return summed_over_items((nll * weights).sum(), num_items, weights.sum())

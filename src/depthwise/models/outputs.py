@@ -16,7 +16,8 @@ class DepthwiseOutput(ModelOutput):
     ``depths[b, t]`` counts the blocks that a token ran (0 for padding): of the decoder where there is one, and then
     ``encoder_depths`` of the encoder. ``hidden_by_depth[n]`` is the state after n blocks, index 0 the embedding; it is
     kept on request (``output_hidden_states=True``). ``start_logits`` and ``end_logits`` are the two columns of
-    ``logits`` of question answering. ``pooler_output`` sums up a sequence by pooling ``first_tanh``.
+    ``logits`` of question answering. ``pooler_output`` sums up a sequence by pooling ``first_tanh``;
+    ``sentence_order_logits`` say whether its two segments are in order (0) or swapped (1).
     """
 
     loss: Float[Tensor, ""] | None = None
@@ -30,6 +31,7 @@ class DepthwiseOutput(ModelOutput):
     encoder_last_hidden_state: Float[Tensor, "B S D"] | None = None
     encoder_depths: Int[Tensor, "B S"] | None = None
     pooler_output: Float[Tensor, "B D"] | None = None
+    sentence_order_logits: Float[Tensor, "B 2"] | None = None
 
     def replaced(self, **changes: Any) -> "DepthwiseOutput":
         """This output with some fields set, in the order of the fields: as a tuple it starts with loss and logits."""

@@ -6,11 +6,9 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import classification_loss
-from depthwise.models.backbone import EncoderHead
+from depthwise.models.backbone import EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.inputs import valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.pooling import first_token, max_and_mean
 from depthwise.shapes import Int, Tensor
 
 
@@ -22,13 +20,10 @@ class DepthwiseForSequenceClassification(EncoderHead):
     encoder's pooler.
     """
 
-    pools = True
-
     def __init__(self, config: DepthwiseConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, pools=True)
         assert config.num_labels is not None
-        self.pool = max_and_mean if config.pooling == "max_mean" else first_token
-        self.classifier = nn.Linear(config.width * (2 if config.pooling == "max_mean" else 1), config.num_labels)
+        self.classifier = nn.Linear(summary_width(config), config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -44,12 +39,7 @@ class DepthwiseForSequenceClassification(EncoderHead):
     ) -> DepthwiseOutput:
         """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels."""
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
-        assert input_ids is not None
-        assert output.last_hidden_state is not None
-        summary = output.pooler_output
-        if summary is None:
-            valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)
-            summary = self.pool(output.last_hidden_state, valid)
+        summary = self.summary(output, input_ids, attention_mask)
         logits, loss = self.classifier(F.dropout(summary, self.config.classifier_dropout, self.training)), None
         if labels is not None:
             problem = self.config.problem_type or _problem(self.config.num_labels, labels)

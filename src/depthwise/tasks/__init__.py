@@ -2,6 +2,9 @@
 
 from depthwise.tasks.base import Examples, Losses, Prediction, Task
 from depthwise.tasks.build import TASKS, load_task, open_task
+from depthwise.tasks.language_modeling import LanguageModeling
+from depthwise.tasks.likelihood import LikelihoodTask
+from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.question_answering import QuestionAnswering
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
@@ -13,7 +16,10 @@ from depthwise.tasks.translation import Translation
 __all__ = [
     "TASKS",
     "Examples",
+    "LanguageModeling",
+    "LikelihoodTask",
     "Losses",
+    "MaskedLanguageModeling",
     "MultilingualTranslation",
     "Prediction",
     "QuestionAnswering",

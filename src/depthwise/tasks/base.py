@@ -44,6 +44,8 @@ CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
 POOLER = "model.pooler."
 """What a classifier has of its encoder that other heads do not keep."""
+SCORES_AT_ONCE = 1 << 27
+"""Bounds memory: scores of the vocabulary that exist at the same time, at most."""
 
 
 class Examples(Protocol):
@@ -97,6 +99,8 @@ class Task(ABC):
     metric: ClassVar[str]
     """What decides which checkpoint is best, unless the recipe says otherwise."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "nll", "perplexity", "squared_error"})
+    scored_by: ClassVar[str] = "predictions"
+    """What is judged: its ``predictions``, or the ``likelihood`` that it gives the text (``likelihood``)."""
     too_long: ClassVar[str]
     """What becomes of training examples that the model cannot take whole: ``skip``, ``cut`` or ``split``."""
     has_lines: ClassVar[bool] = True
@@ -306,6 +310,19 @@ class Task(ABC):
         """Inputs with the output whose probability is asked for, however long."""
 
     @property
+    def num_conditions(self) -> int:
+        """How many texts stand before the output whose probability is asked for; a language model needs none."""
+        return self.num_inputs
+
+    @property
+    def tokens_at_once(self) -> int:
+        """``evaluation.batch_tokens``, or fewer where the scores of the vocabulary for all of them would not fit."""
+        budget = self.recipe.evaluation.batch_tokens
+        if "decoder" not in self.model_class.needs:
+            return budget
+        return max(1, min(budget, SCORES_AT_ONCE // self.options.vocab_size))
+
+    @property
     def has_probabilities(self) -> bool:
         """Whether outputs have a probability; numbers that are estimated have none."""
         return True
@@ -341,6 +358,9 @@ class Task(ABC):
 
     def check_examples(self, examples: Sequence[Example]) -> None:  # noqa: B027 (most tasks have nothing to check)
         """Raises what ``score`` would raise because of the examples, before predictions are made for nothing."""
+
+    def check_predictable(self) -> None:  # noqa: B027 (most tasks have predictions)
+        """Raises an error where there are no predictions to be scored or compared."""
 
     @abstractmethod
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:

@@ -21,12 +21,14 @@ from depthwise.data import (
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
+from depthwise.tasks.language_modeling import LanguageModeling
+from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.pair_sources import pair_corpora
 from depthwise.tasks.question_answering import QuestionAnswering
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.sizing import Facts, sized
-from depthwise.tasks.sources import labelled, pairs, questions, summaries, tagged
+from depthwise.tasks.sources import labelled, pairs, questions, running_text, summaries, tagged
 from depthwise.tasks.summarization import Summarization
 from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
@@ -37,6 +39,7 @@ TASKS: dict[str, type[Task]] = {
     for task in (
         *(Translation, MultilingualTranslation, Summarization),
         *(TextClassification, Tagging, QuestionAnswering),
+        *(LanguageModeling, MaskedLanguageModeling),
     )
 }
 READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
@@ -46,6 +49,8 @@ READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
     Summarization.kind: summaries,
     Tagging.kind: tagged,
     QuestionAnswering.kind: questions,
+    LanguageModeling.kind: running_text,
+    MaskedLanguageModeling.kind: running_text,
 }
 """How the training data of each task is read before the task is there."""
 RECIPE = "recipe.yaml"
@@ -85,8 +90,9 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
         names = tuple(by_number[number] for number in range(len(by_number)))
         return (Tagging if recipe.task == Tagging.kind else TextClassification)(recipe, tokenizers, names)
     task = TASKS[recipe.task]
-    assert issubclass(task, SequenceToSequence)
-    return task(recipe, tokenizers, config.decoder_start_token_id)
+    if issubclass(task, SequenceToSequence):
+        return task(recipe, tokenizers, config.decoder_start_token_id)
+    return task(recipe, tokenizers)
 
 
 def run_config(folder: Path) -> DepthwiseConfig:
@@ -157,6 +163,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
             pretokenized=options.pretokenized,
             lowercase=options.lowercase,
             normalization=options.normalization,
+            mask_token=recipe.task == MaskedLanguageModeling.kind,
         ),
         rules,
         joint=joint,

@@ -46,6 +46,6 @@ def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[np
     return [np.array(ids, np.int64) for ids in rows]
 
 
-def shortened(ids: npt.NDArray[np.int64], limit: int | None) -> npt.NDArray[np.int64]:
+def shortened(ids: npt.NDArray[np.integer], limit: int | None) -> npt.NDArray[np.integer]:
     """The same ids where there are no more than the limit, else the first ones and the end of sequence."""
     return ids if limit is None or len(ids) <= limit else np.concatenate([ids[: limit - 1], ids[-1:]])

@@ -76,7 +76,22 @@ class Habits:
     """Most tokens of a text without a GPU; twice as many with one."""
 
 
+LANGUAGE = Habits(
+    sizes={
+        "tiny": {"width": 128, "num_layers": 2, "ffn_width": 256, "num_heads": 4, "mixer": "dynamicconv"},
+        "small": {"width": 256, "num_layers": 4, "ffn_width": 1024, "num_heads": 4, "mixer": "dynamicconv"},
+        "base": {"width": 512, "num_layers": 6, "ffn_width": 2048, "num_heads": 8, "mixer": "dynamicconv"},
+    },
+    types_per_root_word=3,
+    most_types=8_000,
+    budget=2e6,
+    most_passes=10,
+    rate=2e-3,
+    longest=256,
+)
 HABITS = {
+    "language_modeling": LANGUAGE,
+    "masked_language_modeling": LANGUAGE,
     "text_classification": Habits(
         sizes={
             "tiny": {"width": 128, "num_layers": 2, "ffn_width": 256, "num_heads": 4, "mixer": "lightconv"},
@@ -108,7 +123,7 @@ HABITS = {
 
 def habits_of(task: str) -> Habits:
     """What suits a task: tasks that write text are like translation, those that judge it like classification."""
-    return HABITS["translation" if task in GENERATING else "text_classification"]
+    return HABITS.get(task) or HABITS["translation" if task in GENERATING else "text_classification"]
 
 
 def sized(recipe: Recipe, facts: Facts) -> Recipe:
@@ -165,7 +180,8 @@ def _model(
     model: dict[str, Any] = {"width": stack.pop("width")}
     if task == "text_classification":
         stack["positions"] = "none"
-    for side in ("encoder", "decoder") if task in GENERATING else ("encoder",):
+    both = ("encoder", "decoder") if task in GENERATING else ("encoder",)
+    for side in ("decoder",) if task == "language_modeling" else both:
         model[side] = _with_kernels(stack, given.get(side) or {})
     return model
 
@@ -194,6 +210,8 @@ def _with_batches(recipe: Recipe, facts: Facts, machine: Machine) -> TrainingCon
     training = recipe.training
     if training.batch_tokens is not None or training.batch_rows is not None:
         return training
+    if habits_of(recipe.task) is LANGUAGE:
+        return replace(training, batch_tokens=4096)
     if recipe.task in GENERATING:
         most = 4096 if machine.has_gpu else 2048
         return replace(training, batch_tokens=_rounded(facts.num_examples * facts.tokens_of_a_text(2) / 75, 256, most))

@@ -12,6 +12,7 @@ from depthwise.data import (
     JsonReferences,
     LabelledText,
     ParallelText,
+    PlainText,
     SquadJson,
     TabbedPairs,
     num_texts_in,
@@ -73,6 +74,18 @@ def questions(data: DataConfig, files: tuple[str, ...]) -> JoinedCorpus[SquadJso
     """Questions about contexts, in the JSON of SQuAD."""
     _check_plain(data, "questions")
     return JoinedCorpus(tuple(SquadJson(Path(name)) for name in _listed(files)))
+
+
+def running_text(data: DataConfig, files: tuple[str, ...], empty_lines: str = "keep") -> Corpus:
+    """Lines of plain text, or one field of JSON lines or of ``hub``. Empty lines are treated as told by default."""
+    if data.hub is not None:
+        return HubDataset(data.hub, data.text[:1], split=files[0], config=data.hub_config, revision=data.hub_revision)
+    if len(files) != 1:
+        raise DataError(f"{', '.join(files)} are {len(files)} files; running text is one file for each split")
+    path = Path(files[0])
+    if _form(path) in (".jsonl", ".json"):
+        return JsonLines(path, data.text[:1])
+    return PlainText(path, data.empty_lines or empty_lines)
 
 
 def num_texts(data: DataConfig, files: tuple[str, ...]) -> int:

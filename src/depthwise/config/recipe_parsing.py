@@ -1,0 +1,214 @@
+"""From nested dictionaries to a recipe and back, with every mistake reported at once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from depthwise.config.masking import RULES as MASKING_RULES
+from depthwise.config.model import ModelConfig
+from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
+from depthwise.config.presets import preset
+from depthwise.config.recipe import (
+    DEVICES,
+    LABEL_KINDS,
+    LANGUAGE_TOKENS,
+    OF_MANY_FILES,
+    ORIGINS,
+    PRECISIONS,
+    PRETRAINED,
+    REPORTS,
+    SELECTIONS,
+    SEVERAL_REFERENCES,
+    SIZES,
+    TAG_SCHEMES,
+    TASKS,
+    DataConfig,
+    Recipe,
+    TokenizerConfig,
+    TrainingConfig,
+)
+from depthwise.config.recipe_checks import language_pairs, without_effect
+from depthwise.config.validation import parse_model
+from depthwise.errors import ConfigError, Problem
+
+
+def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """A recipe from nested dictionaries. Raises ``ConfigError`` with all problems, under the name ``source``."""
+    findings = Findings()
+    recipe: Recipe = build(Recipe, options, findings)
+    single = [problem for problem in option_problems(recipe, RULES) if problem.option not in findings.unreliable]
+    problems = [*findings.problems, *single]
+    broken = {*findings.unreliable, *(problem.option for problem in problems)}
+    problems += [problem for problem in _relation_problems(recipe, broken) if problem.option not in broken]
+    if problems:
+        raise ConfigError(source, problems)
+    return recipe
+
+
+def model_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recipe's model: those of its preset, changed by those beside it."""
+    beside = {name: value for name, value in model.items() if name not in ORIGINS}
+    if "preset" not in model:
+        return beside
+    return merged(asdict(preset(model["preset"])), beside)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dictionary with some leaves replaced; dictionaries on both sides are merged."""
+    result = dict(base)
+    for name, value in changes.items():
+        old = result.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
+            value = merged(old, value)
+        result[name] = value
+    return result
+
+
+def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Options of another kind of optimiser or schedule do not carry over."""
+    return "kind" not in new or old.get("kind") == new["kind"]
+
+
+def recipe_dict(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as nested dictionaries and lists, ready for YAML."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+    result = plain(asdict(recipe))
+    assert isinstance(result, dict)
+    return result
+
+
+def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
+    training, data = recipe.training, recipe.data
+    if isinstance(training, TrainingConfig):
+        is_for_training = not isinstance(data, DataConfig) or data.train is not None
+        if is_for_training and training.max_updates is None and training.max_epochs is None and "model" not in broken:
+            yield from _endless(recipe)
+        if training.select == "best" and isinstance(data, DataConfig) and data.valid is None and data.train:
+            yield Problem("training.select", "best needs data.valid to choose by; give it, or choose last")
+        for name in ("optimizer", "schedule"):
+            if "kind" not in getattr(training, name):
+                yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
+    if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
+        for split in ("train", "valid", "test"):
+            if len(files := getattr(data, split) or ()) > 2:
+                message = f"{len(files)} files are given; a split is one file or one for each side"
+                yield Problem(f"data.{split}", message)
+    has_sides = recipe.task in ("translation", "summarization") and isinstance(data, DataConfig)
+    if has_sides and (data.source is None) != (data.target is None):
+        missing = "source" if data.source is None else "target"
+        yield Problem(f"data.{missing}", "is missing; give both endings, or name both files of each split")
+    if recipe.task in TASKS:
+        yield from without_effect(recipe)
+    if isinstance(recipe.tokenizer, TokenizerConfig) and recipe.tokenizer.path and recipe.tokenizer.codes:
+        yield Problem("tokenizer.codes", "is given beside tokenizer.path; give one of them")
+    if isinstance(recipe.model, Mapping):
+        yield from _model_problems(recipe)
+
+
+def _endless(recipe: Recipe) -> Iterator[Problem]:
+    if "size" not in recipe.model:
+        yield Problem("training.max_updates", "is missing, and so is max_epochs; say how long to train")
+
+
+def _model_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Problems of the model before its vocabulary is known."""
+    size = recipe.model.get("size")
+    if size is not None and (message := choice(SIZES, size) if isinstance(size, str) else "expected text"):
+        yield Problem("model.size", message)
+    given = [name for name in ORIGINS if name in recipe.model]
+    if len(given) > 1:
+        yield Problem(f"model.{given[1]}", f"is given beside model.{given[0]}; give one of them")
+        return
+    if PRETRAINED in given and not isinstance(recipe.model[PRETRAINED], str):
+        yield Problem(f"model.{PRETRAINED}", f"expected the folder of a run, got {shown(recipe.model[PRETRAINED])}")
+    try:
+        options = model_options(recipe.model)
+    except ConfigError:
+        yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
+        return
+    if size is not None or PRETRAINED in given:
+        options = merged(_placeholder(recipe.task, options), options)
+    adaptive = options.get("adaptive")
+    cutoffs = adaptive.get("cutoffs") if isinstance(adaptive, Mapping) else None
+    last = max((cutoff for cutoff in cutoffs if isinstance(cutoff, int)), default=0) if cutoffs else 0
+    try:
+        parse_model({"vocab_size": last + 1000, **options})
+    except ConfigError as error:
+        yield from (Problem(f"model.{problem.option}", problem.message) for problem in error.problems)
+
+
+def _placeholder(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Stands in for what a size or another run will decide, so that the options beside it can be checked."""
+    sides: dict[str, Any] = {"decoder" if task == "language_modeling" else "encoder": {"num_heads": 1}}
+    for side in ("encoder", "decoder"):
+        given = options.get(side)
+        if isinstance(given, Mapping):
+            needs_kernels = given.get("mixer", "attention") not in ("attention", "average")
+            sides[side] = {"num_heads": 1, **({"kernel_sizes": 3} if needs_kernels else {})}
+    return {"width": 64, **sides}
+
+
+def _share(value: float) -> str | None:
+    return None if value > 0 else f"{value} is too small; give a number above 0"
+
+
+def _not_empty(value: tuple[str, ...]) -> str | None:
+    return None if value and all(value) else "is empty; give a path"
+
+
+def _reports(value: tuple[str, ...]) -> str | None:
+    return next((message for name in value if (message := choice(REPORTS, name))), None)
+
+
+RULES: Rules = {
+    "task": partial(choice, TASKS),
+    "seed": partial(at_least, 0),
+    **dict.fromkeys(("train", "valid", "test", "text"), _not_empty),
+    "tag_scheme": partial(choice, TAG_SCHEMES),
+    **dict.fromkeys(("stride", "max_question_tokens", "max_answer_tokens"), partial(at_least, 1)),
+    "num_texts": partial(at_least, 1),
+    "labels": partial(choice, LABEL_KINDS),
+    "form": partial(choice, ("blocks", "lines")),
+    "empty_lines": partial(choice, ("keep", "skip")),
+    "context": partial(at_least, 1),
+    **MASKING_RULES,
+    "on_bad_line": partial(choice, ("fail", "skip")),
+    "too_long": partial(choice, ("skip", "cut", "split")),
+    "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),
+    "normalization": partial(choice, ("none", "nfc", "nfkc")),
+    "precision": partial(choice, PRECISIONS),
+    "device": partial(choice, DEVICES),
+    "select": partial(choice, SELECTIONS),
+    "report": _reports,
+    "label_smoothing": probability,
+    **dict.fromkeys(("max_chars", "vocab_size", "max_updates", "batch_tokens", "batch_rows"), partial(at_least, 1)),
+    **dict.fromkeys(
+        ("accumulate", "log_every", "validate_every", "save_every", "patience", "average"), partial(at_least, 1)
+    ),
+    **dict.fromkeys(("threads", "num_beams"), partial(at_least, 1)),
+    **dict.fromkeys(("max_tokens", "max_source_tokens", "max_target_tokens"), partial(at_least, 2)),
+    "pairs": language_pairs,
+    "temperature": _share,
+    "language_token": partial(choice, LANGUAGE_TOKENS),
+    "lead_sentences": partial(at_least, 1),
+    "several_references": partial(choice, SEVERAL_REFERENCES),
+    **dict.fromkeys(("clip_norm", "workers", "max_extra", "no_repeat_ngram", "max_factor"), partial(at_least, 0)),
+    "max_epochs": _share,
+}
+
+
+def with_vocabulary(options: Mapping[str, Any], source_size: int, target_size: int) -> ModelConfig:
+    """The model of a recipe, once it is known how many types its tokenizers have."""
+    given = dict(options)
+    if given.get("decoder") is None or source_size == target_size:
+        given["source_vocab_size"] = None
+    else:
+        given["source_vocab_size"] = source_size
+    given["vocab_size"] = target_size
+    return parse_model(given, source="model")
