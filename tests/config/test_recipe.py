@@ -86,10 +86,103 @@ def test_options_beside_a_size_or_another_run(origin: dict[str, Any], mixer: str
         ({"training": {"max_updates": 1, "report": ["paper"]}}, "training.report"),
         ({"data": {"train": ["a", "b", "c"]}}, "data.train"),
         ({"training": {"max_updates": 1, "max_epochs": 0}}, "training.max_epochs"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**31}, "seed"),
+        ({"model": {"preset": ["iwslt-lightconv"]}}, "model.preset"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], option: str) -> None:
     assert set(problems({**SMALL, **changes})) == {option}
+
+
+@pytest.mark.parametrize("value", [5, None, "adam", ["adam"]])
+@pytest.mark.parametrize("name", ["optimizer", "schedule"])
+def test_optimisers_and_schedules_are_mappings(name: str, value: Any) -> None:
+    found = problems({**SMALL, "training": {"max_updates": 1, name: value}})
+    assert set(found) == {f"training.{name}"}
+    assert found[f"training.{name}"].startswith("expected a mapping, got ")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("training.max_epochs", "training.clip_norm", "training.label_smoothing"),
+        *("generation.max_factor", "generation.length_penalty", "generation.null_threshold"),
+    ],
+)
+def test_numbers_are_finite(option: str, value: float) -> None:
+    section, name = option.split(".")
+    assert set(problems({**SMALL, section: {**SMALL.get(section, {}), name: value}})) == {option}
+
+
+def test_the_largest_seed() -> None:
+    assert parse_recipe({**SMALL, "seed": 2**31 - 1}).seed == 2**31 - 1
+
+
+STACK = {"mixer": "attention", "num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "messages"),
+    [
+        ("translation", {"preset": "iwslt-transformer", "decoder": None}, {"decoder": "is missing, but the model of"}),
+        ("summarization", {"encoder": STACK}, {"decoder": "has an encoder and a decoder; add one"}),
+        ("multilingual_translation", {"size": "tiny", "decoder": None}, {"decoder": "is missing"}),
+        ("translation", {"from": "runs/other", "encoder": None}, {"encoder": "is missing"}),
+        ("text_classification", {"preset": "iwslt-lightconv"}, {"decoder": "is given, but the model of text_class"}),
+        ("tagging", {"encoder": STACK, "decoder": STACK}, {"decoder": "has an encoder alone; set it to null"}),
+        ("question_answering", {"size": "tiny", "decoder": {"dropout": 0.1}}, {"decoder": "is given"}),
+        ("language_modeling", {"encoder": STACK}, {"encoder": "has a decoder alone", "decoder": "is missing"}),
+        ("masked_language_modeling", {}, {"encoder": "is missing"}),
+    ],
+)
+def test_the_sides_that_a_task_needs(task: str, model: dict[str, Any], messages: dict[str, str]) -> None:
+    found = problems({"task": task, "model": model, "training": {"max_updates": 1}})
+    assert set(found) == {f"model.{side}" for side in messages}
+    for side, message in messages.items():
+        assert message in found[f"model.{side}"]
+
+
+@pytest.mark.parametrize("task", ["translation", "tagging", "language_modeling"])
+@pytest.mark.parametrize("origin", [{"size": "auto"}, {"from": "runs/other"}])
+def test_sides_that_another_decides(task: str, origin: dict[str, Any]) -> None:
+    parse_recipe({"task": task, "model": origin, "training": {"max_updates": 1}})
+
+
+@pytest.mark.parametrize("origin", ["preset", "size", "from"])
+def test_an_origin_of_null_is_none(origin: str) -> None:
+    model = {"encoder": STACK, "decoder": STACK}
+    assert parse_recipe({**SMALL, "model": {**model, origin: None}}).model == model
+    other = parse_recipe({**SMALL, "model": {"preset": "iwslt-lightconv", "size": None}}).model
+    assert other == {"preset": "iwslt-lightconv"}
+
+
+@pytest.mark.parametrize("origin", [{"size": "auto"}, {"from": "runs/other"}])
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"encoder": {"num_heads": 3}}, set()),
+        ({"encoder": {"num_heads": 3, "mixer": "attention"}, "width": 64}, {"model.encoder.num_heads"}),
+        ({"encoder": {"kernel_sizes": [3, 5, 7]}}, set()),
+        ({"encoder": {"kernel_sizes": [3, 5], "num_layers": 3, "mixer": "cnn"}}, {"model.encoder.kernel_sizes"}),
+        ({"decoder": {"shared_layers": [0, 0, 1]}}, set()),
+        ({"decoder": {"glu": True}}, set()),
+        ({"decoder": {"glu": True, "mixer": "attention"}}, {"model.decoder.glu"}),
+        ({"vocab_size": "many", "encoder": {"positions": "learned"}}, {"model.vocab_size"}),
+    ],
+)
+def test_only_what_is_decided_must_agree(origin: dict[str, Any], options: dict[str, Any], wrong: set[str]) -> None:
+    recipe = {**SMALL, "model": {**origin, **options}}
+    assert (set(problems(recipe)) if wrong else parse_recipe(recipe) and set()) == wrong
+
+
+@pytest.mark.parametrize("cutoffs", [500, [500, 900]])
+def test_cutoffs_are_judged_when_the_vocabulary_is_known(cutoffs: Any) -> None:
+    model = {"decoder": STACK, "adaptive": {"cutoffs": cutoffs}}
+    parse_recipe({"task": "language_modeling", "model": model, "training": {"max_updates": 1}})
+    found = problems({"task": "language_modeling", "model": {"size": "tiny", "adaptive": {"cutoffs": "all"}}})
+    assert set(found) == {"model.adaptive.cutoffs"}
 
 
 def test_tags_and_questions_may_come_from_many_files() -> None:
@@ -148,7 +241,11 @@ def test_every_rule_is_about_an_option_that_exists() -> None:
     [
         ({"data": {"train": "a", "pairs": ["en-de"]}}, "data.pairs", "has no effect on translation"),
         ({"generation": {"target": "de"}}, "generation.target", "only on multilingual_translation; leave it out"),
-        ({"task": "text_classification", "data": {"train": "a", "max_source_tokens": 9}}, "data.max_source_tokens", ""),
+        (
+            {"task": "tagging", "model": {"size": "tiny"}, "data": {"train": "a", "max_source_tokens": 9}},
+            "data.max_source_tokens",
+            "has no effect on tagging",
+        ),
         ({"data": {"train": "a", "temperature": 5.0}}, "data.temperature", "only on multilingual_translation"),
         ({"evaluation": {"lead_sentences": 2}}, "evaluation.lead_sentences", "only on summarization"),
         ({"task": "summarization", "data": {"train": "a", "source": "text"}}, "data.target", "is missing"),

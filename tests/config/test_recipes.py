@@ -33,6 +33,42 @@ def test_numbers_are_read_as_everyone_writes_them(path: Path) -> None:
     assert training.schedule["warmup"] == 100.0
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((word, word) for word in ("no", "No", "on", "off", "yes", "y", "n", "2021-02-30", "2021-02-03", "1:30")),
+        *((word, word) for word in ("1:30.5", "2021-02-03 04:05:06", "true-ish")),
+        *(("true", True), ("True", True), ("FALSE", False), ("null", None), ("~", None), ("", None)),
+        *(("12", 12), ("-1_000", -1000), ("0", 0), ("0x1F", 31), ("0b11", 3), ("1.5", 1.5), ("5e-4", 5e-4)),
+        *(("-.5", -0.5), ("1.e3", 1000.0), ("+2E6", 2e6), (".inf", float("inf")), ("-.INF", float("-inf"))),
+    ],
+)
+def test_values_without_quotes(path: Path, text: str, value: object) -> None:
+    """A schedule takes any value as long as nothing is built of it."""
+    assert read_recipe(str(path), [f"training.schedule.power={text}"]).training.schedule["power"] == value
+    path.write_text(RECIPE.replace("warmup: 1e2", f"warmup: {text}"))
+    read = read_recipe(str(path))
+    assert read.training.schedule["warmup"] == value
+    path.write_text(recipe_yaml(read))
+    assert load_recipe(path) == read
+
+
+def test_text_that_looks_like_something_else(path: Path) -> None:
+    data = read_recipe(str(path), ["data.target=no", "data.hub_revision=2021-02-30"]).data
+    assert (data.target, data.hub_revision) == ("no", "2021-02-30")
+    with pytest.raises(ConfigError, match=r'training\.compile +expected a boolean \(true or false\), got "on"'):
+        read_recipe(str(path), ["training.compile=on"])
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0b_", "0x_", "!!int x"])
+def test_values_that_cannot_be_read(path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"seed +.* cannot be read: .*; put text into quotes"):
+        read_recipe(str(path), [f"seed={text}"])
+    path.write_text(f"{RECIPE}seed: {text}\n")
+    with pytest.raises(ConfigError, match=r"recipe +is no YAML: "):
+        read_recipe(str(path))
+
+
 def test_changes_from_the_command_line(path: Path) -> None:
     changes = ["training.optimizer.lr=1e-3", "data.train=a.tsv", "seed=7", "training.report=[tensorboard]", "data.hub="]
     recipe = read_recipe(str(path), changes)

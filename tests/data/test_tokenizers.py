@@ -164,6 +164,16 @@ def test_no_text(tmp_path: Path) -> None:
         train_tokenizer([], TokenizerOptions("bpe"))
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_no_line_is_good(corpus: ParallelText, joint: bool) -> None:
+    num_lines = corpus.num_lines()
+    corpus.source.write_bytes(b"\xff\n" * num_lines)
+    with pytest.raises(DataError, match="there is no text to train a tokenizer on") as caught:
+        train_tokenizers(corpus, TokenizerOptions("bpe", 50), LineRules("skip"), joint=joint)
+    assert f"0 lines kept, {num_lines:,} left out ({num_lines:,} bad utf8)" in str(caught.value)
+    assert f"{corpus.source}:1: byte 1 of the line is not UTF-8" in str(caught.value)
+
+
 def test_a_vocabulary_smaller_than_the_alphabet() -> None:
     texts = ["".join(chr(0x4E00 + number) for number in range(start, start + 20)) for start in range(0, 400, 20)]
     assert len(train_tokenizer(texts, TokenizerOptions("bpe", 50))) <= 50

@@ -26,6 +26,7 @@ class ScriptedTask:
             evaluation=SimpleNamespace(batch_tokens=batch_tokens), generation=SimpleNamespace(num_beams=num_beams)
         )
         self.asked: list[list[int]] = []
+        self.model_class = SimpleNamespace(needs=("encoder", "decoder"))
 
     def row_lengths(self, rows: Sequence[Row]) -> Any:
         return np.array([[len(row.texts[0])] for row in rows])
@@ -40,9 +41,8 @@ class ScriptedTask:
         return [Prediction(str(first)) for first in self.asked[-1]]
 
 
-def scripted_model(vocab_size: int = 10, is_encoder_decoder: bool = True) -> Any:
-    config = SimpleNamespace(is_encoder_decoder=is_encoder_decoder, vocab_size=vocab_size)
-    return SimpleNamespace(device=torch.device("cpu"), config=config)
+def scripted_model(vocab_size: int = 10) -> Any:
+    return SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
 
 
 def rows_of(*lengths: int) -> list[Row]:
@@ -63,7 +63,8 @@ def test_rows_are_limited_by_the_scores_of_all_beams(monkeypatch: pytest.MonkeyP
     predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [1, 2, 2]
     task.asked.clear()
-    predict_rows(task, scripted_model(is_encoder_decoder=False), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    task.model_class = SimpleNamespace(needs=("encoder",))
+    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [5]
 
 

@@ -81,5 +81,7 @@ def test_a_recipe_without_data(tmp_path: Path) -> None:
 def test_tokenizers_that_a_run_has_already_are_kept(translation: Translation, tmp_path: Path) -> None:
     translation.tokenizers.save(tmp_path / "run2")
     (tmp_path / "train.tsv").write_text("x y\tz\n")
-    task = open_task(translation.recipe, tmp_path / "run2")
+    assert open_task(translation.recipe, tmp_path / "run2").tokenizers.source.get_vocab().keys() >= {"x", "z"}
+    (tmp_path / "run2" / "recipe.yaml").write_text(recipe_yaml(translation.resolved()))
+    task = open_task(translation.resolved(), tmp_path / "run2")
     assert task.tokenizers.source.get_vocab() == translation.tokenizers.source.get_vocab()

@@ -71,6 +71,13 @@ def test_what_cannot_be_two_texts(folder: Path, name: str, message: str) -> None
         pairs(DataConfig(), (str(folder / name),))
 
 
+def test_one_side_with_both_languages(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"t\.de is one side of a translation; name both files"):
+        pairs(LANGUAGES, (str(folder / "t.de"),))
+    (folder / "t").write_text("a file that is called like the beginning of two others\n")
+    assert pairs(LANGUAGES, (str(folder / "t"),)).num_lines() == 2
+
+
 def test_a_missing_side(folder: Path) -> None:
     corpus = pairs(DataConfig(source="de", target="fr"), (str(folder / "t"),))
     with pytest.raises(DataError, match=r"t\.fr does not exist"):

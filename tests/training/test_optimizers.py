@@ -327,7 +327,8 @@ def test_sparse_gradients(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "problems"),
     [
-        ("adam_w", {}, {"adam_w": "unknown optimiser; did you mean adamw?"}),
+        ("adam_w", {}, {"kind": '"adam_w" is none of adam, adamw, nesterov, lamb; did you mean adamw?'}),
+        ([1], {}, {"kind": "expected text, got [1]"}),
         (
             "lamb",
             {"trust_bound": 1},
@@ -353,7 +354,30 @@ def test_sparse_gradients(kind: str) -> None:
                 "eps": "0.0 is not above 0",
             },
         ),
-        ("adam", {"lr": math.nan}, {"lr": "nan is below 0"}),
+        ("adam", {"lr": math.nan}, {"lr": "nan is not finite; give a finite number"}),
+        (
+            "adam",
+            {"lr": "abc", "betas": 0.9, "eps": "x", "weight_decay": None, "decay_biases_and_norms": "maybe"},
+            {
+                "lr": 'expected a number, got "abc"',
+                "betas": "expected a list of 2 numbers, got 0.9",
+                "eps": 'expected a number, got "x"',
+                "weight_decay": "expected a number, got null",
+                "decay_biases_and_norms": 'expected a boolean (true or false), got "maybe"',
+            },
+        ),
+        (
+            "adamw",
+            {"lr": True, "betas": ["a", "b"], "fused": 1},
+            {
+                "lr": "expected a number, got true",
+                "betas": 'expected a list of 2 numbers, got ["a", "b"]',
+                "fused": "expected a boolean (true or false) or null, got 1",
+            },
+        ),
+        ("lamb", {"lr": 1, "trust_bounds": 3}, {"trust_bounds": "expected a list of 2 numbers or null, got 3"}),
+        ("lamb", {"lr": 1, "trust_bounds": [1]}, {"trust_bounds": "expected a list of 2 numbers or null, got [1]"}),
+        ("lamb", {"lr": 1, "betas": [0.1] * 3}, {"betas": "expected a list of 2 numbers, got [0.1, 0.1, 0.1]"}),
         (
             "lamb",
             {"lr": 0.1, "trust_bounds": (2.0, 1.0)},
@@ -365,6 +389,12 @@ def test_all_problems_are_reported(kind: str, options: dict[str, Any], problems:
     with pytest.raises(ConfigError) as raised:
         build_optimizer(kind, nn.Linear(2, 2), **options)
     assert {problem.option: problem.message for problem in raised.value.problems} == problems
+
+
+def test_lists_serve_as_tuples() -> None:
+    options = {"betas": [0.5, 0.6], "trust_bounds": [0, math.inf]}
+    (group,) = build_optimizer("lamb", nn.Linear(2, 2), lr=1, **options).param_groups
+    assert (group["betas"], group["trust_bounds"]) == ((0.5, 0.6), (0, math.inf))
 
 
 def test_nothing_to_train() -> None:

@@ -151,11 +151,17 @@ def test_a_schedule_resumes(kind: str, after: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "problems"),
     [
-        ("cosin", {}, {"cosin": "unknown schedule; did you mean cosine?"}),
+        (
+            "cosin",
+            {},
+            {
+                "kind": '"cosin" is none of constant, inverse_sqrt, polynomial, linear, cosine; did you mean cosine?',
+            },
+        ),
         (
             "xyz",
             {},
-            {"xyz": "unknown schedule; choose one of constant, inverse_sqrt, polynomial, linear, cosine"},
+            {"kind": '"xyz" is none of constant, inverse_sqrt, polynomial, linear, cosine; choose one of these'},
         ),
         (
             "inverse_sqrt",
@@ -181,6 +187,24 @@ def test_a_schedule_resumes(kind: str, after: int) -> None:
                 "total": "5 updates leave none after 5 of warm-up; give more",
                 "power": "0 is too small; give a number above 0",
                 "end_lr": "-1 is not between 0 and the optimiser's learning rate 1.0",
+            },
+        ),
+        *(
+            ("constant", {"warmup": warmup}, {"warmup": f"expected a whole number, got {shown}"})
+            for warmup, shown in (("abc", '"abc"'), (None, "null"), (1.5, "1.5"), (0.1, "0.1"))
+        ),
+        (
+            "polynomial",
+            {"total": 9, "power": "z", "init_lr": math.inf},
+            {"power": 'expected a number, got "z"', "init_lr": "inf is not finite; give a finite number"},
+        ),
+        (
+            "cosine",
+            {"cycles": "x", "totl": 3},
+            {
+                "cycles": 'expected a whole number or null, got "x"',
+                "totl": ("unknown option; cosine takes period, warmup, init_lr, min_lr, period_growth, shrink, cycles"),
+                "period": "missing; cosine cannot do without it",
             },
         ),
         ("linear", {"total": 0}, {"total": "0 updates leave none after 0 of warm-up; give more"}),

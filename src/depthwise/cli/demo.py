@@ -44,7 +44,7 @@ def demo(
 
     from depthwise.data.number_words import split_numbers, write_corpus
     from depthwise.evaluation import load_run
-    from depthwise.training.run import begin
+    from depthwise.training.beginning import begin
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,5 +1,6 @@
 """The ``depthwise`` command: commands are listed here and live in files of their own."""
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -54,6 +55,6 @@ def main() -> None:
     try:
         app()
     except DepthwiseError as error:
-        if leads():
-            typer.echo(f"{typer.style('error', fg='red', bold=True)}: {error}", err=True)
+        process = "" if leads() else f"process {os.environ['RANK']}: "
+        typer.echo(f"{process}{typer.style('error', fg='red', bold=True)}: {error}", err=True)
         sys.exit(1)

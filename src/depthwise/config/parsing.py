@@ -9,6 +9,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from math import inf
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -70,6 +71,12 @@ def _sections(kind: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]
                 yield from _sections(inner, f"{path}{name}.")
 
 
+def option_paths(kind: type[Any]) -> Iterator[str]:
+    """Every option of a dataclass and of its sections by its path."""
+    for path, section in _sections(kind):
+        yield from (path + name for name in get_type_hints(section))
+
+
 def _build(
     kind: type[Any], options: Mapping[Any, Any], path: str, findings: Findings, sections: dict[str, type[Any]]
 ) -> Any:
@@ -123,14 +130,15 @@ def option_problems(config: object, rules: Rules, path: str = "") -> Iterator[Pr
     """What is wrong with the options of a dataclass and its sections, each by itself."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        message = _type_message(value, hint) or (rules[name](value) if name in rules and value is not None else None)
+        message = type_message(value, hint) or (rules[name](value) if name in rules and value is not None else None)
         if message:
             yield Problem(path + name, message)
         elif is_dataclass(value):
             yield from option_problems(value, rules, f"{path}{name}.")
 
 
-def _type_message(value: Any, hint: Any) -> str | None:
+def type_message(value: Any, hint: Any) -> str | None:
+    """What to say of a value that is not of a type."""
     return None if fits(value, hint) else f"expected {_expected(hint)}, got {shown(value)}"
 
 
@@ -143,11 +151,19 @@ def fits(value: Any, hint: Any) -> bool:
     if len(_alternatives(hint)) > 1:
         return any(fits(value, kind) for kind in _alternatives(hint))
     if get_origin(hint) is tuple:
-        return isinstance(value, tuple | list) and all(fits(item, get_args(hint)[0]) for item in value)
+        if not isinstance(value, tuple | list) or _length(hint) not in (None, len(value)):
+            return False
+        return all(fits(item, get_args(hint)[0]) for item in value)
     kind = get_origin(hint) or hint
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _length(hint: Any) -> int | None:
+    """How many items a tuple has; none if any number will do."""
+    items = get_args(hint)
+    return None if ... in items else len(items)
 
 
 def _expected(hint: Any) -> str:
@@ -156,7 +172,9 @@ def _expected(hint: Any) -> str:
 
 def _word(kind: Any) -> str:
     if get_origin(kind) is tuple:
-        return f"a list of {_PLURALS[get_args(kind)[0]]}"
+        length = _length(kind)
+        count = "" if length is None else f"{length} "
+        return f"a list of {count}{_PLURALS[get_args(kind)[0]]}"
     if is_dataclass(kind) and isinstance(kind, type):
         return f"a mapping of {kind.__name__.removesuffix('Config').lower()} options"
     return _WORDS[get_origin(kind) or kind]
@@ -181,8 +199,13 @@ def choice(names: tuple[str, ...], value: str) -> str | None:
 
 
 def at_least(least: float, value: float) -> str | None:
-    """A number that is not too small."""
-    return None if value >= least else f"{value} is too small; give {least} or more"
+    """A number that is neither too small nor infinite."""
+    return finite(value) or (None if value >= least else f"{value} is too small; give {least} or more")
+
+
+def finite(value: float) -> str | None:
+    """A number that one can count with."""
+    return None if -inf < value < inf else f"{value} is not finite; give a finite number"
 
 
 def probability(value: float) -> str | None:

@@ -100,8 +100,9 @@ class DataConfig:
 class TokenizerConfig:
     """How text becomes tokens: by a tokenizer that is trained on the training data, or by an existing one."""
 
-    kind: str = "bpe"
-    """``bpe``, ``unigram``, ``word``, ``char`` or ``byte``."""
+    kind: str | None = None
+    """``bpe``, ``unigram``, ``word``, ``char`` or ``byte``; none means ``word`` for a classifier whose model has a
+    ``size``, if blanks separate its words, and else ``bpe``."""
     vocab_size: int | None = None
     """The most types; none means by the size of the training data."""
     joint: bool = True

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from depthwise.config.parsing import shown
+from depthwise.config.recipe import TASKS
 from depthwise.errors import Problem
 
 GENERATING = ("translation", "multilingual_translation", "summarization")
@@ -18,6 +19,15 @@ ONLY_FOR = {
     **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
 }
 """The tasks of options that have no effect on others."""
+
+
+def sides_of(task: str) -> tuple[str, ...]:
+    """The sides that the model of a task has; none if there is no such task."""
+    if task not in TASKS:
+        return ()
+    if task in GENERATING:
+        return ("encoder", "decoder")
+    return ("decoder",) if task == "language_modeling" else ("encoder",)
 
 
 def without_effect(recipe: Any) -> Iterator[Problem]:

@@ -1,14 +1,25 @@
 """From nested dictionaries to a recipe and back, with every mistake reported at once."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from depthwise.config.masking import RULES as MASKING_RULES
 from depthwise.config.model import ModelConfig
-from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
-from depthwise.config.presets import preset
+from depthwise.config.parsing import (
+    Findings,
+    Rules,
+    at_least,
+    build,
+    choice,
+    finite,
+    option_paths,
+    option_problems,
+    probability,
+    shown,
+)
+from depthwise.config.presets import preset, preset_names
 from depthwise.config.recipe import (
     DEVICES,
     LABEL_KINDS,
@@ -28,7 +39,7 @@ from depthwise.config.recipe import (
     TokenizerConfig,
     TrainingConfig,
 )
-from depthwise.config.recipe_checks import language_pairs, without_effect
+from depthwise.config.recipe_checks import language_pairs, sides_of, without_effect
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
@@ -37,6 +48,8 @@ def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """A recipe from nested dictionaries. Raises ``ConfigError`` with all problems, under the name ``source``."""
     findings = Findings()
     recipe: Recipe = build(Recipe, options, findings)
+    if isinstance(recipe.model, Mapping):
+        recipe = replace(recipe, model=_without_null_origins(recipe.model))
     single = [problem for problem in option_problems(recipe, RULES) if problem.option not in findings.unreliable]
     problems = [*findings.problems, *single]
     broken = {*findings.unreliable, *(problem.option for problem in problems)}
@@ -44,6 +57,10 @@ def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
     if problems:
         raise ConfigError(source, problems)
     return recipe
+
+
+def _without_null_origins(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in model.items() if name not in ORIGINS or value is not None}
 
 
 def model_options(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +109,7 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         if training.select == "best" and isinstance(data, DataConfig) and data.valid is None and data.train:
             yield Problem("training.select", "best needs data.valid to choose by; give it, or choose last")
         for name in ("optimizer", "schedule"):
-            if "kind" not in getattr(training, name):
+            if isinstance(given := getattr(training, name), Mapping) and "kind" not in given:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
     if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
         for split in ("train", "valid", "test"):
@@ -117,7 +134,7 @@ def _endless(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _model_problems(recipe: Recipe) -> Iterator[Problem]:
-    """Problems of the model before its vocabulary is known."""
+    """Problems of the model before its vocabulary and, beside a size or another run, most of its options are known."""
     size = recipe.model.get("size")
     if size is not None and (message := choice(SIZES, size) if isinstance(size, str) else "expected text"):
         yield Problem("model.size", message)
@@ -127,35 +144,56 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         return
     if PRETRAINED in given and not isinstance(recipe.model[PRETRAINED], str):
         yield Problem(f"model.{PRETRAINED}", f"expected the folder of a run, got {shown(recipe.model[PRETRAINED])}")
-    try:
-        options = model_options(recipe.model)
-    except ConfigError:
+    if "preset" in given and recipe.model["preset"] not in preset_names():
         yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
         return
+    options = model_options(recipe.model)
+    undecided = {"vocab_size", "source_vocab_size"}
     if size is not None or PRETRAINED in given:
-        options = merged(_placeholder(recipe.task, options), options)
-    adaptive = options.get("adaptive")
-    cutoffs = adaptive.get("cutoffs") if isinstance(adaptive, Mapping) else None
-    last = max((cutoff for cutoff in cutoffs if isinstance(cutoff, int)), default=0) if cutoffs else 0
+        options = merged({side: {} for side in sides_of(recipe.task)}, options)
+        undecided |= set(option_paths(ModelConfig)) - set(_given_paths(options))
+    sides = list(_side_problems(recipe.task, options))
+    yield from sides
+    undecided |= {problem.option.removeprefix("model.") for problem in sides}
     try:
-        parse_model({"vocab_size": last + 1000, **options})
+        parse_model({"vocab_size": 1, **options}, undecided=undecided)
     except ConfigError as error:
         yield from (Problem(f"model.{problem.option}", problem.message) for problem in error.problems)
 
 
-def _placeholder(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Stands in for what a size or another run will decide, so that the options beside it can be checked."""
-    sides: dict[str, Any] = {"decoder" if task == "language_modeling" else "encoder": {"num_heads": 1}}
-    for side in ("encoder", "decoder"):
-        given = options.get(side)
-        if isinstance(given, Mapping):
-            needs_kernels = given.get("mixer", "attention") not in ("attention", "average")
-            sides[side] = {"num_heads": 1, **({"kernel_sizes": 3} if needs_kernels else {})}
-    return {"width": 64, **sides}
+def _given_paths(options: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, value in options.items():
+        yield f"{path}{name}"
+        if isinstance(value, Mapping):
+            yield from _given_paths(value, f"{path}{name}.")
 
 
-def _share(value: float) -> str | None:
+_SIDES = {
+    ("encoder", "decoder"): "an encoder and a decoder",
+    ("encoder",): "an encoder alone",
+    ("decoder",): "a decoder alone",
+}
+
+
+def _side_problems(task: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+    """Sides that a task needs and does not have, or has and does not need."""
+    needed = sides_of(task)
+    for side in ("encoder", "decoder") if needed else ():
+        if (options.get(side) is not None) != (side in needed):
+            state, remedy = ("missing", "add one") if side in needed else ("given", "set it to null")
+            yield Problem(f"model.{side}", f"is {state}, but the model of {task} has {_SIDES[needed]}; {remedy}")
+
+
+def _above_zero(value: float) -> str | None:
     return None if value > 0 else f"{value} is too small; give a number above 0"
+
+
+def _passes(value: float) -> str | None:
+    return finite(value) or _above_zero(value)
+
+
+def _seed(value: int) -> str | None:
+    return at_least(0, value) or (None if value < 2**31 else f"{value} is too large; give a number below {2**31}")
 
 
 def _not_empty(value: tuple[str, ...]) -> str | None:
@@ -168,7 +206,7 @@ def _reports(value: tuple[str, ...]) -> str | None:
 
 RULES: Rules = {
     "task": partial(choice, TASKS),
-    "seed": partial(at_least, 0),
+    "seed": _seed,
     **dict.fromkeys(("train", "valid", "test", "text"), _not_empty),
     "tag_scheme": partial(choice, TAG_SCHEMES),
     **dict.fromkeys(("stride", "max_question_tokens", "max_answer_tokens"), partial(at_least, 1)),
@@ -194,12 +232,13 @@ RULES: Rules = {
     **dict.fromkeys(("threads", "num_beams"), partial(at_least, 1)),
     **dict.fromkeys(("max_tokens", "max_source_tokens", "max_target_tokens"), partial(at_least, 2)),
     "pairs": language_pairs,
-    "temperature": _share,
+    "temperature": _above_zero,
     "language_token": partial(choice, LANGUAGE_TOKENS),
     "lead_sentences": partial(at_least, 1),
     "several_references": partial(choice, SEVERAL_REFERENCES),
     **dict.fromkeys(("clip_norm", "workers", "max_extra", "no_repeat_ngram", "max_factor"), partial(at_least, 0)),
-    "max_epochs": _share,
+    "max_epochs": _passes,
+    **dict.fromkeys(("length_penalty", "null_threshold"), finite),
 }
 
 

@@ -21,14 +21,28 @@ CHANGEABLE = ("data", "generation", "evaluation")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which ``5e-4`` is a number, as everyone expects, and a key may not be given twice."""
+    """YAML in which values without quotes are what everyone expects, and a key may not be given twice.
+
+    ``5e-4`` is a number; ``no`` (Norwegian), ``2021-02-30`` and ``1:30`` are text.
+    """
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+\Z"),
-    list("-+0123456789"),
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("bool", r"true|True|TRUE|false|False|FALSE"),
+    ("int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)"),
+    ("float", r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"),
+    ("float", r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
 )
+"""Values without quotes that are no text; beside these only null and the like."""
+_RESOLVED_ANEW = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
+_Loader.yaml_implicit_resolvers = {
+    letter: [resolver for resolver in resolvers if resolver[0] not in _RESOLVED_ANEW]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _name, _pattern in _SCALARS:
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), list("-+.0123456789tTfF"))
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -39,7 +53,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor(f"{_TAG}map", _mapping)
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ def _read(path: Path) -> dict[str, Any]:
         options = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(str(path), [Problem("recipe", f"cannot be read: {error.strerror}")]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(str(path), [Problem("recipe", f"is no YAML: {reason}")]) from None
     if not isinstance(options, dict):
@@ -161,6 +175,9 @@ def _change(text: str) -> dict[str, Any]:
         leaf = yaml.load(value, Loader=_Loader)
     except yaml.YAMLError:
         leaf = value
+    except ValueError as error:
+        message = f"{shown(value)} cannot be read: {error}; put text into quotes"
+        raise ConfigError("command line", [Problem(name, message)]) from None
     for part in reversed(name.split(".")):
         leaf = {part: leaf}
     assert isinstance(leaf, dict)

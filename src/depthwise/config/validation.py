@@ -24,17 +24,20 @@ from depthwise.config.parsing import Findings, Rules, at_least, build, choice, o
 from depthwise.errors import ConfigError, Problem
 
 
-def parse_model(options: Mapping[str, Any], source: str = "model") -> ModelConfig:
+def parse_model(
+    options: Mapping[str, Any], source: str = "model", undecided: Collection[str] = frozenset()
+) -> ModelConfig:
     """Builds a model's options from nested dictionaries, as YAML or JSON gives them.
 
     Stacks and adaptive bands may be dictionaries or built already; lists become tuples, and a single number serves
-    where a list is meant. Raises ``ConfigError`` with all problems, under the name ``source``.
+    where a list is meant. Raises ``ConfigError`` with all problems, under the name ``source``. Options that are
+    ``undecided`` (dotted paths) have no value yet: no other has to agree with what stands there for now.
     """
     if not isinstance(options, Mapping):
         raise ConfigError(source, [Problem(source, f"expected a mapping of model options, got {shown(options)}")])
     findings = Findings()
     config: ModelConfig = build(ModelConfig, options, findings)
-    problems = [*findings.problems, *_value_problems(config, findings.unreliable)]
+    problems = [*findings.problems, *_value_problems(config, findings.unreliable, undecided)]
     if problems:
         raise ConfigError(source, problems)
     return config
@@ -45,10 +48,12 @@ def check_model(config: ModelConfig) -> list[Problem]:
     return list(_value_problems(config, frozenset()))
 
 
-def _value_problems(config: ModelConfig, broken: Collection[str]) -> Iterator[Problem]:
+def _value_problems(
+    config: ModelConfig, broken: Collection[str], undecided: Collection[str] = frozenset()
+) -> Iterator[Problem]:
     single = [problem for problem in option_problems(config, RULES) if problem.option not in broken]
     yield from single
-    yield from relation_problems(config, {*broken, *(problem.option for problem in single)})
+    yield from relation_problems(config, {*broken, *undecided, *(problem.option for problem in single)})
 
 
 def _kernel_sizes(sizes: tuple[int, ...]) -> str | None:

@@ -36,6 +36,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 """How the pieces of single bytes are called."""
 KINDS = ("bpe", "unigram", "word", "char", "byte")
 NORMALIZATIONS: dict[str, list[Any]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
+NO_TEXT = "there is no text to train a tokenizer on; give a corpus with at least one good line"
 TARGET = "target"
 """The subfolder for the target's tokenizer, where it is not the source's too."""
 
@@ -99,8 +100,11 @@ def train_tokenizers(corpus: Corpus, options: TokenizerOptions, rules: LineRules
     """Train on the good lines of a corpus: one tokenizer on all texts (joint) or one for each of two texts."""
 
     def texts(sides: slice) -> Iterator[str]:
-        lines = shown(corpus.examples(LineReport(rules)), "reading for the tokenizer", corpus.num_lines())
-        return (text for example in lines for text in example.texts[sides])
+        report, example = LineReport(rules), None
+        for example in shown(corpus.examples(report), "reading for the tokenizer", corpus.num_lines()):
+            yield from example.texts[sides]
+        if example is None:
+            raise DataError(f"{NO_TEXT}: {report.summary()}")
 
     if joint or corpus.num_texts == 1:
         both = train_tokenizer(texts(slice(None)), options)
@@ -230,7 +234,7 @@ def _train_pieces(
 def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterator[str]) -> None:
     first = next(texts, None)
     if first is None:
-        raise DataError("there is no text to train a tokenizer on; give a corpus with at least one good line")
+        raise DataError(NO_TEXT)
 
     def all_texts() -> Iterator[str]:
         yield first

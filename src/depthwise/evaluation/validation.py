@@ -1,6 +1,8 @@
 """Metrics of a model in training on validation data."""
 
+import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +11,6 @@ from transformers import PreTrainedModel
 
 from depthwise.data import BatchOptions, Example, LineReport
 from depthwise.data.progress import shown
-from depthwise.errors import ConfigError, Problem
 from depthwise.evaluation.predicting import predict_rows
 from depthwise.metrics import Score
 from depthwise.shapes import Tensor
@@ -65,6 +66,8 @@ def likelihood_scores(task: LikelihoodTask, model: PreTrainedModel, examples: Se
 
 def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> float:
     """A metric of a whole split that needs more than totals: predictions, as BLEU does, or the text itself."""
+    task = copy.copy(task)
+    task.recipe = replace(task.recipe, evaluation=replace(task.recipe.evaluation, metrics=(metric,)))
     examples = list(task.corpus(split).examples(LineReport(task.rules)))
     if isinstance(task, LikelihoodTask):
         scores = likelihood_scores(task, model, examples)
@@ -75,6 +78,4 @@ def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> 
         predictions = predict_rows(task, model, rows, shows_progress=False)
         model.train(was_training)
         scores = task.score([prediction.text for prediction in predictions], examples)
-    if metric not in scores:
-        raise ConfigError("training", [Problem("metric", f'"{metric}" is none of {", ".join(scores)}')])
     return scores[metric].value

@@ -7,6 +7,7 @@ into rows, and get predictions back, which the task scores. A new task is a new 
 
 import os
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -254,6 +255,10 @@ class Task(ABC):
     @abstractmethod
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         """Metrics of validation data from the totals of all its batches."""
+
+    def validation_names(self) -> tuple[str, ...]:
+        """The metrics that ``validation_metrics`` gives, whatever the totals are."""
+        return tuple(self.validation_metrics(defaultdict(lambda: 1.0), 1.0))
 
     def is_better(self, metric: str, value: float, than: float) -> bool:
         return value < than if metric in self.lower_is_better else value > than

@@ -59,17 +59,16 @@ SAMPLE = 2000
 
 
 def open_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe for a run in ``folder``, whose tokenizers are used if it has them already.
+    """The task of a recipe for a run in ``folder``.
 
-    What the recipe leaves open is decided by the training data: sizes, and a tokenizer that is trained on it.
+    What the recipe leaves open is decided by the training data: sizes, and a tokenizer that is trained on it. Where the
+    folder has a ``recipe.yaml``, all of that is decided already: this is then the recipe, and the tokenizers are there.
     """
+    if (folder / RECIPE).is_file():
+        return TASKS[recipe.task](recipe, load_tokenizers(folder))
     corpus = _training_corpus(recipe)
     recipe = sized(_with_pretrained(recipe), _facts(corpus, recipe))
-    if (folder / "tokenizer_config.json").is_file():
-        tokenizers = load_tokenizers(folder)
-    else:
-        tokenizers = _new_tokenizers(corpus, recipe)
-    return TASKS[recipe.task](recipe, tokenizers)
+    return TASKS[recipe.task](recipe, _new_tokenizers(corpus, recipe))
 
 
 def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
@@ -139,8 +138,13 @@ def _facts(corpus: Corpus, recipe: Recipe) -> Facts:
     """How much data there is, its length judged by the first examples."""
     report = LineReport(LineRules("skip", recipe.data.max_chars))
     sample = list(islice(corpus.examples(report), SAMPLE))
-    num_chars = sum(len(text) for example in sample for text in example.texts)
-    return Facts(num_examples=corpus.num_lines(), mean_chars=num_chars / max(1, len(sample)))
+    texts = [text for example in sample for text in example.texts]
+    num_chars, num_words = sum(map(len, texts)), sum(len(text.split()) for text in texts)
+    return Facts(
+        num_examples=corpus.num_lines(),
+        mean_chars=num_chars / max(1, len(sample)),
+        chars_per_word=(num_chars + len(texts)) / max(1, num_words),
+    )
 
 
 def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
@@ -154,6 +158,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
         made = [tokenizer_from_codes(Path(options.codes), _texts(corpus, rules, side)) for side in sides]
         return Tokenizers(made[0], made[-1])
     assert options.vocab_size is not None, "sized() decides it"
+    assert options.kind is not None, "sized() decides it"
     return train_tokenizers(
         corpus,
         TokenizerOptions(

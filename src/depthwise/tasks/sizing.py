@@ -20,8 +20,12 @@ KERNELS = (3, 7, 15, 31)
 WITHOUT_KERNELS = ("attention", "average")
 CHARS_PER_TOKEN = 4.5
 CHARS_PER_WORD = 6
+LONGEST_WORDS = 14
+"""Mean length of what stands between blanks, in characters, up to which that is taken for words."""
 FEWEST_UPDATES = 600
 MOST_PASSES = 100
+WORDS_PER_ROOT_WORD = 35
+"""Words of a vocabulary of words for each square root of the number of running words: all but the rarest."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,13 @@ class Facts:
     num_examples: int
     mean_chars: float
     """Characters per example, all its texts together."""
+    chars_per_word: float = 6.0
+    """Characters per stretch without blanks, the blank behind it included."""
+
+    @property
+    def has_words(self) -> bool:
+        """Whether blanks separate words, as they do not in Chinese, Japanese or Thai."""
+        return self.chars_per_word < LONGEST_WORDS
 
     @property
     def num_words(self) -> float:
@@ -129,7 +140,7 @@ def habits_of(task: str) -> Habits:
 def sized(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with its open sizes filled in."""
     machine = Machine.found(recipe.training.device)
-    recipe = _with_vocabulary(recipe, facts, machine)
+    recipe = _with_vocabulary(_with_kind(recipe, facts), facts, machine)
     if "size" not in recipe.model:
         return recipe
     habits = habits_of(recipe.task)
@@ -195,13 +206,22 @@ def _with_kernels(stack: dict[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**stack, "glu": True} if mixer in ("lightconv", "dynamicconv") else stack
 
 
+def _with_kind(recipe: Recipe, facts: Facts) -> Recipe:
+    """Small classifiers learn more from whole words than from pieces of them."""
+    if recipe.tokenizer.kind is not None:
+        return recipe
+    is_word = recipe.task == "text_classification" and "size" in recipe.model and facts.has_words
+    return replace(recipe, tokenizer=replace(recipe.tokenizer, kind="word" if is_word else "bpe"))
+
+
 def _with_vocabulary(recipe: Recipe, facts: Facts, machine: Machine) -> Recipe:
     """More types for more words, but fewer occasions to learn each of them if there are too many."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe
     habits = habits_of(recipe.task)
     most = 32_000 if machine.has_gpu else habits.most_types
-    vocab_size = int(min(most, max(500, habits.types_per_root_word * sqrt(facts.num_words))))
+    per_root = WORDS_PER_ROOT_WORD if recipe.tokenizer.kind == "word" else habits.types_per_root_word
+    vocab_size = int(min(most, max(500, per_root * sqrt(facts.num_words))))
     return replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=vocab_size))
 
 
@@ -234,6 +254,7 @@ def _with_length(training: TrainingConfig, facts: Facts, habits: Habits, machine
     else:
         assert training.batch_tokens is not None
         updates_per_pass = num_tokens / 2 / training.batch_tokens
+    updates_per_pass /= training.accumulate
     if training.max_updates is None and training.max_epochs is None:
         training = replace(training, max_epochs=passes(num_tokens, max(1, updates_per_pass), habits, machine))
     if training.validate_every is None and training.max_epochs is not None:

@@ -39,7 +39,10 @@ def pairs(data: DataConfig, files: tuple[str, ...]) -> Corpus:
             return JsonLines(path, _fields(data, files[0]))
         case ".tsv":
             return TabbedPairs(path)
-    return ParallelText(*(_with_ending(path, language) for language in _languages(data, path)))
+    sides = [_with_ending(path, language) for language in _languages(data, path)]
+    if path.is_file() and not all(side.exists() for side in sides):
+        raise _one_side(path)
+    return ParallelText(*sides)
 
 
 def labelled(data: DataConfig, files: tuple[str, ...]) -> Corpus:
@@ -122,14 +125,18 @@ def _languages(data: DataConfig, path: Path) -> tuple[str, str]:
     if data.source is not None and data.target is not None:
         return data.source, data.target
     if path.is_file():
-        raise DataError(
-            f"{path} is one side of a translation; name both files with data.<split>=[SOURCE,TARGET], or the beginning "
-            "that they share together with data.source and data.target"
-        )
+        raise _one_side(path)
     endings = sorted(found.name.removeprefix(f"{path.name}.") for found in path.parent.glob(f"{path.name}.*"))
     if endings:
         raise DataError(f"{path}.* ends in {', '.join(endings)}; say which two with data.source=... data.target=...")
     raise DataError(f"{path} does not exist; give a file, or the common beginning of two")
+
+
+def _one_side(path: Path) -> DataError:
+    return DataError(
+        f"{path} is one side of a translation; name both files with data.<split>=[SOURCE,TARGET], or the beginning "
+        "that they share together with data.source and data.target"
+    )
 
 
 def _with_ending(path: Path, language: str) -> Path:

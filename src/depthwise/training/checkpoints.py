@@ -137,15 +137,19 @@ def clear_away(run: Path, *, needed: Sequence[int], num_to_go_on: int = 2) -> No
             _strip(path)
 
 
-def remove_unfinished(run: Path) -> None:
-    """Clear away what a process that was killed left of a checkpoint."""
+def remove_unfinished(run: Path, num_updates: int) -> None:
+    """Clear away what a process that was killed left of a checkpoint, and damaged ones behind the present update."""
     for path in run.glob(f".checkpoint-*{_PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in checkpoints(run):
+        if update_of(path) > num_updates:
+            shutil.rmtree(path)
 
 
 def _strip(checkpoint: Path) -> None:
     """Remove what only serves to go on. The list of files is shortened first, so that it never names a lost one."""
-    extra = {path for pattern in ONLY_TO_GO_ON for path in checkpoint.glob(pattern)}
+    found = {path for pattern in ONLY_TO_GO_ON for path in checkpoint.glob(pattern)}
+    extra = sorted(found, key=lambda path: path.name != "trainer_state.json")  # without it nobody goes on from here
     listed = json.loads((checkpoint / FILES).read_text(encoding="utf-8"))
     kept = {name: value for name, value in listed.items() if checkpoint / name not in extra}
     replace_file(checkpoint / FILES, json.dumps(kept, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM as a wish to stop after the present update, not as an end in the middle of it."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ def heeded() -> Iterator[Interrupt]:
 
     def note(number: int, frame: FrameType | None) -> None:
         interrupt.number = number
+        print("stopping after this update; once more stops at once", file=sys.stderr)
         for each, handler in earlier.items():
             signal.signal(each, handler)
 

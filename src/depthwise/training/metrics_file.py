@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from depthwise.errors import TrainingError
 from depthwise.evaluation.results import replace_file
 
 
@@ -34,8 +35,14 @@ class MetricsFile:
 
     def add(self, values: Mapping[str, Any]) -> None:
         line = json.dumps({name: _plain(value) for name, value in values.items()}, allow_nan=False)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise TrainingError(
+                f"{self.path} cannot be written: {error.strerror}; make room, and the same command goes on from the "
+                "last checkpoint"
+            ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from depthwise.errors import BackendUnavailable, ConfigError, InputError, Problem
 from depthwise.shapes import Tensor
-from depthwise.training.schedules import checked_builder
+from depthwise.training.builders import checked_builder
 
 AdamKind = TypeVar("AdamKind", bound=Adam)
 _FUSED_DEVICES = ("cuda", "cpu", "mps", "xpu", "hpu", "mtia")
@@ -220,9 +220,10 @@ def build_optimizer(
     **options: Any,
 ) -> Optimizer:
     """An optimiser of all trainable parameters by its name in ``OPTIMIZERS``; bad options are reported together."""
-    builder = checked_builder("optimiser", kind, OPTIMIZERS, {"weight_decay": weight_decay, **options})
-    groups = parameter_groups(model, weight_decay=weight_decay, decay_biases_and_norms=decay_biases_and_norms)
-    return builder(groups, weight_decay=weight_decay, **options)
+    grouping: dict[str, Any] = {"weight_decay": weight_decay, "decay_biases_and_norms": decay_biases_and_norms}
+    builder = checked_builder("optimiser", kind, OPTIMIZERS, {**grouping, **options}, parameter_groups)
+    optimizer: Optimizer = builder(parameter_groups(model, **grouping))
+    return optimizer
 
 
 def _torch_adam(kind: type[AdamKind], params: ParamsT, *, fused: bool | None, **options: Any) -> AdamKind:

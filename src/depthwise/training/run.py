@@ -8,11 +8,9 @@ checkpoint-<update>/   while training, and for averaging afterwards
 config.json, model.safetensors, generation_config.json, training.json    at the end
 """
 
-import json
 import logging
 import os
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,25 +18,21 @@ from typing import Any
 import torch
 from transformers import TrainingArguments, set_seed
 
-from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
-from depthwise.errors import BackendUnavailable, CheckpointError, TrainingError
-from depthwise.evaluation.results import replace_file
+from depthwise.config import Recipe, load_recipe
+from depthwise.errors import BackendUnavailable, ConfigError, Problem
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Task, open_task
-from depthwise.training.averaging import average_weights
-from depthwise.training.checkpoints import checkpoints, clear_away, damage, newest_whole, progress_of, update_of
+from depthwise.tasks.build import RECIPE
+from depthwise.training.beginning import begun
+from depthwise.training.checkpoints import newest_whole, progress_of, update_of
+from depthwise.training.checks import check_training
 from depthwise.training.display import Display
-from depthwise.training.interrupts import Interrupt, heeded
+from depthwise.training.finishing import Trained, finished, write_model
+from depthwise.training.interrupts import heeded
 from depthwise.training.processes import Team, team
 from depthwise.training.stream import BatchStream
-from depthwise.training.trainer import DepthwiseTrainer, Progress
+from depthwise.training.trainer import DepthwiseTrainer, Progress, chosen_updates
 
-GIVEN, RECIPE, SUMMARY = "recipe.given.yaml", "recipe.yaml", "training.json"
-MAY_CHANGE = {
-    *("max_updates", "max_epochs", "patience", "log_every", "validate_every", "save_every", "report"),
-    *("select", "average", "workers", "threads", "device", "gradient_norms"),
-}
-"""Options of training that may differ when a run goes on."""
 FULLY_SHARDED: dict[str, Any] = {
     "version": 2,
     "transformer_layer_cls_to_wrap": ["Block"],
@@ -48,43 +42,19 @@ FULLY_SHARDED: dict[str, Any] = {
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """How a training ended. ``interrupted`` is the number of the signal that stopped it, if one did."""
-
-    folder: Path
-    num_updates: int
-    seconds: float
-    best: float | None
-    metric: str
-    num_parameters: int
-    interrupted: int | None = None
-    was_finished: bool = False
-
-
 def train(recipe: Recipe, folder: Path) -> Trained:
     """Train a recipe in a folder, or go on where the folder stopped; alone, or together with what torchrun started."""
     check_machine(recipe)
+    check_training(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     us = team(on_gpu=uses_gpu(recipe))
     if us.leads:
-        task = _begun(recipe, folder)
+        task = begun(recipe, folder)
     us.wait()
     if not us.leads:
-        task = open_task(decided(recipe, folder), folder)
-    with heeded() as interrupt:
-        return _train(task, folder, interrupt, us)
-
-
-def _begun(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe, once its folder holds all that is known before training."""
-    begin(folder, recipe)
-    task = open_task(decided(recipe, folder), folder)
-    if not (folder / RECIPE).exists():
-        task.save(folder)
-    replace_file(folder / RECIPE, recipe_yaml(task.resolved()))
-    return task
+        task = open_task(load_recipe(folder / RECIPE), folder)
+    return _train(task, folder, us)
 
 
 def uses_gpu(recipe: Recipe) -> bool:
@@ -111,72 +81,7 @@ def check_machine(recipe: Recipe) -> None:
             raise BackendUnavailable(f"{name} is not installed; pip install {name}, or leave it out of training.report")
 
 
-def begin(folder: Path, recipe: Recipe) -> None:
-    """Make the folder of a new run, or see that this recipe is the one that the folder was begun with."""
-    given = folder / GIVEN
-    try:
-        if not given.is_file():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise TrainingError(f"{folder} is not empty and holds no training to go on with; give another --out")
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(given, recipe_yaml(recipe))
-            return
-    except OSError as error:
-        raise TrainingError(f"{folder} cannot be written: {error.strerror}; give another --out") from error
-    earlier = load_recipe(given)
-    differing = [name for name in _leaves_that_differ(recipe_dict(earlier), recipe_dict(recipe)) if _matters(name)]
-    if differing and (checkpoints(folder) or (folder / SUMMARY).exists()):
-        shown = "; ".join(f"{name} was {_leaf(earlier, name)}, not {_leaf(recipe, name)}" for name in differing[:5])
-        more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-        raise TrainingError(f"{folder} was begun with another recipe: {shown}{more}; give another --out")
-    if differing:
-        _forget(folder)
-    replace_file(given, recipe_yaml(recipe))
-
-
-def _forget(folder: Path) -> None:
-    """What was decided for a recipe that never came to its first checkpoint."""
-    (folder / RECIPE).unlink(missing_ok=True)
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    shutil.rmtree(folder / "target", ignore_errors=True)
-
-
-def decided(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with what was decided when the run began, on this machine or another."""
-    if not (folder / RECIPE).is_file():
-        return recipe
-    earlier = load_recipe(folder / RECIPE)
-    training = recipe.training
-    if training.max_updates is None and training.max_epochs is None:
-        training = replace(training, max_epochs=earlier.training.max_epochs, max_updates=earlier.training.max_updates)
-    return replace(earlier, training=training)
-
-
-def _matters(name: str) -> bool:
-    section, _, option = name.partition(".")
-    return section not in ("generation", "evaluation") and not (section == "training" and option in MAY_CHANGE)
-
-
-def _leaves_that_differ(old: Any, new: Any, path: str = "") -> list[str]:
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [path] if old != new else []
-    names = [*old, *(name for name in new if name not in old)]
-    return [
-        leaf
-        for name in names
-        for leaf in _leaves_that_differ(old.get(name), new.get(name), f"{path}.{name}" if path else name)
-    ]
-
-
-def _leaf(recipe: Recipe, name: str) -> Any:
-    value: Any = recipe_dict(recipe)
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _train(task: Task, folder: Path, interrupt: Interrupt, us: Team) -> Trained:
+def _train(task: Task, folder: Path, us: Team) -> Trained:
     store = task.examples("train")
     valid = task.examples("valid") if task.recipe.data.valid else None
     for name, of in (("train", store), ("valid", valid)):
@@ -187,13 +92,14 @@ def _train(task: Task, folder: Path, interrupt: Interrupt, us: Team) -> Trained:
     batches = task.batches(store, rank=us.rank, world_size=us.world_size)
     if progress.data:
         batches.load_state_dict(progress.data)
+    check_metric(task)
     max_updates = num_updates(task.recipe, len(batches))
-    set_seed(task.recipe.seed)
-    model = task.new_model()
     done = 0 if checkpoint is None else update_of(checkpoint)
-    stopped_early = _lost_patience(task.recipe, progress)
-    if (folder / SUMMARY).is_file() and (done >= max_updates or stopped_early):
-        return replace(_trained(folder), was_finished=True)
+    is_over = done >= max_updates or _lost_patience(task.recipe, progress)
+    if is_over and (earlier := finished(folder, done, chosen_updates(task, progress.history))) is not None:
+        return earlier
+    set_seed(task.recipe.seed)
+    model = task.new_model() if checkpoint is None else task.model_class(task.model_config())
     trainer = DepthwiseTrainer(
         task,
         model,
@@ -202,15 +108,14 @@ def _train(task: Task, folder: Path, interrupt: Interrupt, us: Team) -> Trained:
         train=store,
         valid=valid,
         progress=progress,
-        interrupt=interrupt,
         team=us,
     )
     display = Display(lambda: trainer.num_items_done, task.item)
     trainer.add_callback(display)
     trainer.go_on_from(done)
-    if done < max_updates and not stopped_early:
+    if not is_over:
         try:
-            with for_changing_lengths():
+            with heeded() as trainer.interrupt, for_changing_lengths():
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             display.close()
@@ -221,9 +126,18 @@ def _train(task: Task, folder: Path, interrupt: Interrupt, us: Team) -> Trained:
     if trainer.stopped_by is not None and not _lost_patience(task.recipe, progress):
         return replace(result, interrupted=trainer.stopped_by)
     if us.leads:
-        _write_model(task, result, trainer.chosen_updates())
+        write_model(task, result, chosen_updates(task, progress.history))
     us.wait()
     return result
+
+
+def check_metric(task: Task) -> None:
+    """Refuse a metric that no validation will have before any work is done."""
+    name = task.recipe.training.metric
+    known = {*task.validation_names(), *task.known_metrics()}
+    if name is not None and name not in known:
+        message = f'"{name}" is none of {", ".join(sorted(known))}'
+        raise ConfigError("recipe", [Problem("training.metric", message)])
 
 
 def num_updates(recipe: Recipe, num_batches: int) -> int:
@@ -277,44 +191,3 @@ def arguments(recipe: Recipe, folder: Path, max_updates: int, rank: int = 0) -> 
     assert made.device is not None
     made._n_gpu = min(made._n_gpu, 1)  # several GPUs need a process each; Transformers would split every batch instead
     return made
-
-
-def _write_model(task: Task, result: Trained, updates: list[int]) -> None:
-    """The mean of the chosen checkpoints as the model of the run."""
-    folder = result.folder
-    chosen = [path for path in checkpoints(folder) if update_of(path) in updates]
-    whole = [path for path in chosen if damage(path) is None]
-    for path in chosen:
-        if path not in whole:
-            log.warning("%s is damaged and no part of the model", path)
-    if not whole:
-        raise CheckpointError(f"{folder} holds none of the checkpoints that were to become the model; train it again")
-    model = task.model_class(task.model_config())
-    model.load_state_dict(average_weights(whole), strict=False)
-    workshop = folder / ".model.partial"
-    try:
-        model.save_pretrained(workshop)
-        for path in sorted(workshop.iterdir(), key=lambda path: path.name == "config.json"):
-            path.replace(folder / path.name)
-        summary = {
-            "num_updates": result.num_updates,
-            "seconds": result.seconds,
-            "metric": result.metric,
-            "best": result.best,
-            "num_parameters": result.num_parameters,
-            "averaged": [update_of(path) for path in whole],
-        }
-        replace_file(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
-        clear_away(folder, needed=updates, num_to_go_on=1)
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder} cannot be written: {error.strerror}; make room and give the same command again"
-        ) from error
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
-
-
-def _trained(folder: Path) -> Trained:
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    names = ("num_updates", "seconds", "best", "metric", "num_parameters")
-    return Trained(folder, **{name: summary[name] for name in names})

@@ -8,7 +8,6 @@ groups keep their ratio to it.
 All of them warm up over ``warmup`` updates, from ``init`` in a straight line to 1, which update number ``warmup`` has.
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +16,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from depthwise.config import nearest
 from depthwise.errors import ConfigError, Problem
+from depthwise.training.builders import checked_builder
 
 
 def constant(step: int, *, warmup: int = 0, init: float = 0.0) -> float:
@@ -165,35 +164,9 @@ SCHEDULES: dict[str, Callable[..., LambdaLR]] = {
 
 
 def build_schedule(kind: str, optimizer: Optimizer, **options: Any) -> LambdaLR:
-    """A schedule by its name in ``SCHEDULES``. Unknown and missing options are reported together."""
-    return checked_builder("schedule", kind, SCHEDULES, options)(optimizer, **options)
-
-
-def checked_builder(
-    what: str, kind: str, builders: dict[str, Callable[..., Any]], options: dict[str, Any]
-) -> Callable[..., Any]:
-    """The builder called ``kind``, once it is clear that it takes these keyword options."""
-    if kind not in builders:
-        close = nearest(kind, builders)
-        remedy = f"did you mean {close}?" if close else f"choose one of {', '.join(builders)}"
-        raise ConfigError(what, [Problem(kind, f"unknown {what}; {remedy}")])
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(builders[kind]).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    problems = []
-    for name in options:
-        if name not in known:
-            close = nearest(name, known)
-            remedy = f"did you mean {close}?" if close else f"{kind} takes {', '.join(known)}"
-            problems.append(Problem(name, f"unknown option; {remedy}"))
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in options:
-            problems.append(Problem(name, f"missing; {kind} cannot do without it"))
-    if problems:
-        raise ConfigError(f"{what} {kind}", problems)
-    return builders[kind]
+    """A schedule by its name in ``SCHEDULES``. Unknown, missing and impossible options are reported together."""
+    schedule: LambdaLR = checked_builder("schedule", kind, SCHEDULES, options)(optimizer)
+    return schedule
 
 
 def _checked_peak(kind: str, optimizer: Optimizer, problems: list[Problem], **rates: float) -> float:

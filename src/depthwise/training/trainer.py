@@ -9,6 +9,7 @@ import json
 import math
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from depthwise.evaluation.results import replace_file
 from depthwise.evaluation.validation import score_split, validate, validation_metrics
 from depthwise.shapes import Tensor
 from depthwise.tasks import Examples, Task
+from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.interrupts import STOPS, Interrupt
@@ -51,7 +53,6 @@ from depthwise.training.stream import BatchStream, EpochRows
 class Progress:
     """What a run must remember beside weights, optimiser and generators to go on as if nothing had happened."""
 
-    num_validations: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     """Update and metric of every validation, which came with a checkpoint each."""
     best: float | None = None
@@ -59,7 +60,6 @@ class Progress:
     seconds: float = 0.0
     data: dict[str, int] = field(default_factory=dict)
     meter: dict[str, float] = field(default_factory=lambda: {"num_items": 0})
-    is_finished: bool = False
 
 
 class DepthwiseTrainer(Trainer):
@@ -75,13 +75,13 @@ class DepthwiseTrainer(Trainer):
         train: Examples,
         valid: Examples | None,
         progress: Progress,
-        interrupt: Interrupt,
         team: Team,
         callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         self.task, self.stream = task, stream
         self.train_store, self.valid_store = train, valid
-        self.progress, self.interrupt, self.team = progress, interrupt, team
+        self.progress, self.team = progress, team
+        self.interrupt = Interrupt()
         self.stopped_by: int | None = None
         self.run = Path(arguments.output_dir or ".")
         self.metrics_file = MetricsFile(self.run / "metrics.jsonl")
@@ -89,7 +89,8 @@ class DepthwiseTrainer(Trainer):
         for usual in (PrinterCallback, ProgressCallback):
             self.remove_callback(usual)
         self.meter = Meter(arguments.device)
-        self.meter.load_state_dict(progress.meter)
+        if team.leads:  # which has the sums of all
+            self.meter.load_state_dict(progress.meter)
         self._first_update = 0
         self._started = time.monotonic()
         self._seconds_before = progress.seconds
@@ -166,23 +167,29 @@ class DepthwiseTrainer(Trainer):
         """Not counted: it would walk through all parameters at every update."""
         return 0
 
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        self._keep_norms_of_parts(model)
+        norm: Tensor = super()._clip_grad_norm(model)
+        return norm
+
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> None:
         """Keep the norm of all gradients, before clipping, for the update that writes a line, and no other."""
         if not self.logs_at(self.state.global_step + 1):
             return
         if grad_norm is None:
+            self._keep_norms_of_parts(model)
             grad_norm = self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
-        self._norms = {"gradient_norm": grad_norm}
+        self._norms = {"gradient_norm": grad_norm, **self._norms}
         self._rate = self._get_learning_rate()
-        if self.task.recipe.training.gradient_norms:
-            self._norms |= gradient_norms(self.accelerator.unwrap_model(model))
+
+    def _keep_norms_of_parts(self, model: nn.Module) -> None:
+        if self.task.recipe.training.gradient_norms and self.logs_at(self.state.global_step + 1):
+            self._norms = gradient_norms(self.accelerator.unwrap_model(model))
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         if self.optimizer is None:
             options = dict(self.task.recipe.training.optimizer)
             kind = options.pop("kind")
-            if "betas" in options:
-                options["betas"] = tuple(options["betas"])
             self.optimizer = build_optimizer(kind, self.trained_model if model is None else model, **options)
         return self.optimizer
 
@@ -206,7 +213,8 @@ class DepthwiseTrainer(Trainer):
         self._first_update = num_updates
         if self.team.leads:
             self.metrics_file.begin(num_updates)
-            remove_unfinished(self.run)
+            remove_unfinished(self.run, num_updates)
+            (self.run / SUMMARY).unlink(missing_ok=True)
         self.team.wait()
 
     @property
@@ -222,12 +230,16 @@ class DepthwiseTrainer(Trainer):
         self._note({**values, "learning_rate": self._rate, "num_items": num_items})
         self._norms = {}
         self.meter.reset()
-        if not math.isfinite(values["loss"]):
+        self.check_finite(values["loss"])
+        return values
+
+    def check_finite(self, loss: float) -> None:
+        """End a training that has diverged."""
+        if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is no number any more at update {self.state.global_step}; lower the learning rate, warm up "
-                f"longer, or clip gradients (training.clip_norm)"
+                "longer, or clip gradients (training.clip_norm)"
             )
-        return values
 
     def _over_processes(self) -> tuple[dict[str, float], int]:
         mine = [(self.meter.sums(), self.meter.num_items)]
@@ -245,11 +257,12 @@ class DepthwiseTrainer(Trainer):
         """Validate, and take note of whether it got better."""
         if self.valid_store is None:
             metrics: dict[str, float] = {}
+            self.check_finite(self._over_processes()[0].get("loss", 0.0))
         else:
             metrics = self._validated()
             self._note({f"valid_{name}": value for name, value in metrics.items()})
+            self.check_finite(metrics.get("loss", 0.0))
         progress, name = self.progress, self.task.recipe.training.metric or self.task.metric
-        progress.num_validations += 1
         value = metrics.get(name)
         progress.history.append({"update": self.state.global_step, "value": value})
         if value is not None:
@@ -284,13 +297,14 @@ class DepthwiseTrainer(Trainer):
         """As Transformers writes it, with our progress, but to a folder that takes its place when all is there."""
         place = self.run / f"checkpoint-{self.state.global_step}"
         leads = self.is_world_process_zero()
+        progress = self._progress_now()
         try:
             with written(place, leads=leads) as workshop:
                 self._writing_to = workshop
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if leads:
-                    replace_file(workshop / place.name / PROGRESS, json.dumps(self._progress_now(), indent=1) + "\n")
+                    replace_file(workshop / place.name / PROGRESS, json.dumps(progress, indent=1) + "\n")
         except (OSError, SafetensorError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "writ" not in str(error):  # torch's words for a full disk
                 raise
@@ -301,11 +315,12 @@ class DepthwiseTrainer(Trainer):
         finally:
             self._writing_to = None
         if leads:
-            clear_away(self.run, needed=self.chosen_updates())
+            clear_away(self.run, needed=chosen_updates(self.task, self.progress.history))
 
     def _progress_now(self) -> dict[str, Any]:
         self.progress.data = self.stream.state_dict(self.num_steps)
-        self.progress.meter = self.meter.state_dict()
+        sums, num_items = self._over_processes()
+        self.progress.meter = {"num_items": num_items, **sums}
         self.progress.seconds = self.seconds
         return asdict(self.progress)
 
@@ -314,15 +329,16 @@ class DepthwiseTrainer(Trainer):
         """Time spent on training, before and after interruptions."""
         return self._seconds_before + time.monotonic() - self._started
 
-    def chosen_updates(self) -> list[int]:
-        """The updates whose checkpoints would make up the model if training ended now."""
-        training, history = self.task.recipe.training, self.progress.history
-        if training.select == "best":
-            name = training.metric or self.task.metric
-            sign = 1 if name in self.task.lower_is_better else -1
-            history = sorted(history, key=lambda entry: (sign * entry["value"], entry["update"]))
-            return [entry["update"] for entry in history[: training.average]]
-        return [entry["update"] for entry in history[-training.average :]]
+
+def chosen_updates(task: Task, history: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The updates whose checkpoints make up the model, by what validations found until now."""
+    training = task.recipe.training
+    if training.select == "best":
+        name = training.metric or task.metric
+        sign = 1 if name in task.lower_is_better else -1
+        history = sorted(history, key=lambda entry: (sign * entry["value"], entry["update"]))
+        return [entry["update"] for entry in history[: training.average]]
+    return [entry["update"] for entry in history[-training.average :]]
 
 
 class Steering(TrainerCallback):
