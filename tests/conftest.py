@@ -17,6 +17,9 @@ CHECKED = [
 ]
 install_import_hook([f"depthwise.{name}" for name in CHECKED], "beartype.beartype")
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on the CPU
+
 torch.set_num_threads(1)  # pytest-xdist already keeps every core busy
 
 hypothesis.settings.register_profile(

@@ -1,14 +1,10 @@
 """The arithmetic of convolutions in its plainest form, for all tests of this folder."""
 
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on the CPU
 
 
 def _sum_over_taps(x: Tensor, weight: Tensor, left: int, positions: Tensor | None = None) -> Tensor:

@@ -101,16 +101,13 @@ def test_killed_without_warning_it_goes_on_from_the_last_checkpoint(
 ) -> None:
     recipe = recipe_of(classification, max_updates=400, validate_every=100, save_every=5)
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
-    command = [
-        sys.executable,
-        "-m",
-        "depthwise",
-        "train",
-        str(tmp_path / "recipe.yaml"),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command = ["-m", "depthwise", "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as in this process: sums depend on the number of threads
+    )
     deadline = time.monotonic() + 60
     while not checkpoints(tmp_path / "run") and time.monotonic() < deadline:
         time.sleep(0.01)

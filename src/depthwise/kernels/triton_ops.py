@@ -14,7 +14,10 @@ import torch
 from depthwise.kernels.packed import segments_of
 from depthwise.shapes import Tensor
 
+if (_earlier := getattr(torch.ops.depthwise, "library", None)) is not None:
+    _earlier._destroy()  # this module was forgotten and is imported again
 LIBRARY = torch.library.Library("depthwise", "DEF")
+setattr(torch.ops.depthwise, "library", LIBRARY)  # noqa: B010 (no type checker knows of it)
 OPTIONS = (
     "int left, int num_readers, Tensor? valid, Tensor? positions, Tensor? segments, Tensor? seed, "
     "bool softmax, bool renormalize, float dropconnect, bool dropconnect_shared"
