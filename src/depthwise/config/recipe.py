@@ -82,9 +82,9 @@ class DataConfig:
     """Whether a malformed line is an error (``fail``), or left out and counted (``skip``)."""
     max_chars: int = 100_000
     max_tokens: int | None = None
-    """The most tokens of a text (of both texts of a pair) in training, or of a window on the context of a question; none
-    means what the model can take. For language models: how many tokens they see at a time, none meaning 512 or, if that is less, what the model
-    can take."""
+    """The most tokens of a text (of both texts of a pair) in training, or of a window on the context of a question;
+    none means what the model can take. For language models: how many tokens they see at a time, none meaning 512 or, if
+    that is less, what the model can take."""
     max_source_tokens: int | None = None
     """The same for sources alone; those that a trained model is given are cut to it too."""
     max_target_tokens: int | None = None
