@@ -1,99 +1,18 @@
-"""Tiny runs of each task with random weights, made once; tests that change one get a copy."""
+"""The command line in this process, and the tiny runs that evaluation is tested with."""
 
 import re
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from transformers.utils.logging import disable_progress_bar
 
 from depthwise.cli.main import main
-from depthwise.config import parse_recipe, recipe_yaml
-from depthwise.tasks import open_task
 
-STACK: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ffn_width": 16, "max_positions": 24}
-PAIRS = [("a b c", "c b a"), ("b", "b"), ("c c a b a", "a b a c c"), ("a", "a"), ("b a c a b c a", "a c b a c a b")]
-LABELLED = [("good", "a b"), ("bad", "b c c"), ("good", "a a c"), ("bad", "c"), ("good", "a b c a b c")]
-NUMBERED = [("0.5", "a b"), ("1.5", "b c c"), ("-2", "a a c"), ("3", "c")]
+from ..evaluation.conftest import MakeRun, _no_bars, make_run, originals
 
-MakeRun = Callable[..., Path]
+__all__ = ["Depthwise", "MakeRun", "_no_bars", "depthwise", "make_run", "originals"]
+
 Depthwise = Callable[..., tuple[int, str, str]]
-
-
-def build_run(folder: Path, options: dict[str, Any], seed: int) -> Path:
-    """A run as training leaves it, but for the training."""
-    folder.mkdir(parents=True)
-    recipe = parse_recipe({**options, "seed": seed, "training": {"max_updates": 1}})
-    torch.manual_seed(seed)
-    task = open_task(recipe, folder)
-    task.new_model().save_pretrained(folder)
-    task.save(folder)
-    (folder / "recipe.yaml").write_text(recipe_yaml(task.resolved()), encoding="utf-8")
-    return folder
-
-
-def write_corpora(root: Path) -> dict[str, dict[str, Any]]:
-    """Corpora, and the options of a recipe for each task."""
-    lines = {
-        "pairs": [f"{source}\t{target}" for source, target in PAIRS],
-        "labelled": [f"{label}\t{text}" for label, text in LABELLED],
-        "doubled": [f"{label}\t{text}\tc a" for label, text in LABELLED],
-        "numbered": [f"{label}\t{text}" for label, text in NUMBERED],
-    }
-    for name, of in lines.items():
-        (root / f"{name}.tsv").write_text("".join(f"{line}\n" for line in of), encoding="utf-8")
-
-    def options(task: str, name: str, **data: Any) -> dict[str, Any]:
-        files = {split: str(root / f"{name}.tsv") for split in ("train", "valid", "test")}
-        decoder = {"decoder": STACK} if task == "translation" else {}
-        return {
-            "task": task,
-            "data": {**files, "cache": str(root / "cache"), **data},
-            "tokenizer": {"kind": "word", "vocab_size": 20},
-            "model": {"width": 16, "encoder": STACK, **decoder},
-            "generation": {"num_beams": 2, "max_factor": 1.0, "max_extra": 3},
-        }
-
-    return {
-        "translation": options("translation", "pairs"),
-        "classes": options("text_classification", "labelled"),
-        "doubled": options("text_classification", "doubled"),
-        "numbers": options("text_classification", "numbered", labels="number"),
-    }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_bars() -> None:
-    """Transformers draws bars of its own when it saves and loads."""
-    disable_progress_bar()
-
-
-@pytest.fixture(scope="session")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    root = tmp_path_factory.mktemp("runs")
-    recipes = write_corpora(root)
-
-    def of(kind: str, seed: int) -> Path:
-        folder = root / f"{kind}-{seed}"
-        return folder if folder.exists() else build_run(folder, recipes[kind], seed)
-
-    return of
-
-
-@pytest.fixture
-def make_run(originals: Callable[[str, int], Path], tmp_path: Path) -> MakeRun:
-    """A copy of a run of a kind (``translation``, ``classes``, ``doubled``, ``numbers``) and seed."""
-
-    def copied(kind: str, seed: int = 1, name: str | None = None) -> Path:
-        folder = tmp_path / (name or f"{kind}-{seed}")
-        shutil.copytree(originals(kind, seed), folder)
-        return folder
-
-    return copied
 
 
 @pytest.fixture
