@@ -46,7 +46,7 @@ def model_of(recipe: Recipe) -> torch.nn.Module:
 def test_every_built_in_recipe_builds(monkeypatch: pytest.MonkeyPatch, name: str, gpu: bool) -> None:
     if gpu:
         on_a_gpu(monkeypatch)
-    given = read_recipe(name, ["data.train=a", "data.valid=b", "tokenizer.vocab_size=1000"])
+    given = read_recipe(name, ["data.train=a", "data.valid=b", "tokenizer.vocab_size=800000"])
     if PRETRAINED in given.model:
         assert isinstance(given.model[PRETRAINED], str)  # whose options are those of that run
         return
