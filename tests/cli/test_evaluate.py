@@ -37,6 +37,13 @@ def test_json(make_run: MakeRun, depthwise: Depthwise) -> None:
     assert written.items() >= content.items()
 
 
+def test_another_name(make_run: MakeRun, depthwise: Depthwise) -> None:
+    folder = make_run("classes")
+    code, _, _ = depthwise("evaluate", folder, "--name", "quick_2017", "--depth", "1")
+    assert code == 0
+    assert {path.name for path in (folder / "results").iterdir()} == {"quick_2017.json", "quick_2017.predictions.txt"}
+
+
 def test_changes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path) -> None:
     data = tmp_path / "other.tsv"
     data.write_text("a\tb\n")
@@ -121,6 +128,7 @@ def test_mistakes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path, monke
         (["a", "b", "--against", "c"], "take one run at a time"),
         (["a", "--depth", "deep"], "deep is neither full nor a number of blocks"),
         (["a", "--split", "dev"], "Invalid value for '--split'"),
+        (["a", "--name", "../b"], "../b is no name of a file"),
     ],
 )
 def test_wrong_usage(depthwise: Depthwise, arguments: list[str], message: str) -> None:

@@ -31,6 +31,8 @@ def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starter:
         out = tmp_path / "run"
         trained = CliRunner().invoke(app, ["train", name, *data, *changes, "--out", str(out)])
         assert trained.exit_code == 0, trained.output
+        assert (out / "recipe.given.yaml").read_text().startswith(f"# depthwise train {name} data.train=")
+        assert json.loads((out / "training.json").read_text())["hardware"]
         judged = CliRunner().invoke(app, ["evaluate", str(out), "--json"])
         assert judged.exit_code == 0, judged.output
         metrics: dict[str, float] = json.loads(judged.stdout)["metrics"]

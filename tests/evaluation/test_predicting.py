@@ -21,9 +21,10 @@ MakeRun = Callable[..., Path]
 class ScriptedTask:
     """Answers a row by its first id, and remembers the batches it was asked for."""
 
-    def __init__(self, batch_tokens: int, num_beams: int = 1) -> None:
+    def __init__(self, batch_tokens: int, num_beams: int = 1, batch_rows: int | None = None) -> None:
         self.recipe = SimpleNamespace(
-            evaluation=SimpleNamespace(batch_tokens=batch_tokens), generation=SimpleNamespace(num_beams=num_beams)
+            evaluation=SimpleNamespace(batch_tokens=batch_tokens, batch_rows=batch_rows),
+            generation=SimpleNamespace(num_beams=num_beams),
         )
         self.asked: list[list[int]] = []
         self.model_class = SimpleNamespace(needs=("encoder", "decoder"))
@@ -66,6 +67,16 @@ def test_rows_are_limited_by_the_scores_of_all_beams(monkeypatch: pytest.MonkeyP
     task.model_class = SimpleNamespace(needs=("encoder",))
     predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [5]
+
+
+def test_rows_are_limited_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = ScriptedTask(batch_tokens=1000, batch_rows=2)
+    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    assert sorted(len(batch) for batch in task.asked) == [1, 2, 2]
+    task.asked.clear()
+    monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 10)
+    predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1))  # type: ignore[arg-type]
+    assert [len(batch) for batch in task.asked] == [1, 1, 1]
 
 
 def test_nothing_asked_nothing_answered() -> None:

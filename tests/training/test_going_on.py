@@ -161,7 +161,7 @@ def test_a_metric_that_no_validation_has(classification: dict[str, Any], tmp_pat
 def test_a_summary_is_only_of_its_own_training(tmp_path: Path) -> None:
     assert finishing.finished(tmp_path, 4, [4]) is None
     content = {"num_updates": 4, "seconds": 1.0, "best": None, "metric": "nll", "num_parameters": 3, "chosen": [2, 4]}
-    (tmp_path / "training.json").write_text(json.dumps(content))
+    (tmp_path / "training.json").write_text(json.dumps(content | {"hardware": "a machine"}))
     assert finishing.finished(tmp_path, 4, [4, 2]) is not None
     assert finishing.finished(tmp_path, 4, [4]) is None
     assert finishing.finished(tmp_path, 6, [2, 4]) is None

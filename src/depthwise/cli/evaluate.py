@@ -1,5 +1,6 @@
 """``depthwise evaluate``: how good runs are on a split of their data, and what that costs."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,10 +40,13 @@ def evaluate(
     depth: Annotated[
         str, typer.Option(help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N")
     ] = "full",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the result files, if not that of the split.", metavar="NAME")
+    ] = None,
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
 ) -> None:
-    """Score a run on its data; write RUN/results/SPLIT.json and SPLIT.predictions.txt.
+    """Score a run on its data; write RUN/results/SPLIT.json and SPLIT.predictions.txt, or those of another --name.
 
     Several runs of one task, which differ in their seeds, are summed up by mean and deviation. Changes reach the data,
     generation and evaluation sections of the recipe: generation.num_beams=1, evaluation.metrics=[bleu,chrf]. With
@@ -54,6 +58,8 @@ def evaluate(
     if len(folders) > 1 and (predictions or against):
         raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
     num_blocks = _depth(depth)
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
+        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
 
     from depthwise.evaluation import (
         contest,
@@ -94,7 +100,7 @@ def evaluate(
         if not as_json:
             _show(console, folder, evaluation)
         if predictions is None:
-            write_evaluation(Path(folder), evaluation)
+            write_evaluation(Path(folder), evaluation, name)
     seeds = over_runs(task, found) if len(found) > 1 else None
     comparison: Contest | None = None
     if against is not None:

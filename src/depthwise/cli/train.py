@@ -1,6 +1,7 @@
 """``depthwise train``: from a recipe to a run."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ def train(
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    done = train_run(asked, out)
+    done = train_run(asked, out, shlex.join(["depthwise", "train", recipe, *(changes or ())]))
     if done.interrupted is not None:
         console.print(f"stopped after update {done.num_updates:,}; the same command goes on from there")
         raise typer.Exit(128 + done.interrupted)

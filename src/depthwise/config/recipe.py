@@ -201,6 +201,8 @@ class EvaluationConfig:
     """Names of metrics, the first being the one that is quoted; none means the task's own."""
     batch_tokens: int = 8192
     """Rows times longest source of a batch, at most."""
+    batch_rows: int | None = None
+    """Inputs that are answered at a time, at most; none means as many as ``batch_tokens`` allows."""
     lead_sentences: int = 3
     """How many first sentences of the source are the trivial summary that stands beside the scores of a model."""
     several_references: str = "best"

@@ -49,10 +49,12 @@ def warm_up(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> None:
 
 def prediction_batches(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[list[int]]:
     """Which rows go together, the longest first."""
-    most: int | None = None
+    asked = task.recipe.evaluation
+    most = asked.batch_rows
     if "decoder" in task.model_class.needs:
-        most = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
-    options = BatchOptions(max_tokens=task.recipe.evaluation.batch_tokens, max_rows=most, order="sorted")
+        bearable = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
+        most = bearable if most is None else min(most, bearable)
+    options = BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
     return _sorted(task, rows, options)
 
 

@@ -71,9 +71,12 @@ def result_path(folder: Path, split: str, depth: int | None = None) -> Path:
     return folder / RESULTS / f"{split if depth is None else f'{split}-depth-{depth}'}.json"
 
 
-def write_evaluation(folder: Path, evaluation: Evaluation) -> Path:
-    """Write both files into a run. The numbers come last, so that where they stand their predictions do too."""
-    path = result_path(folder, evaluation.split, evaluation.settings.get("depth"))
+def write_evaluation(folder: Path, evaluation: Evaluation, name: str | None = None) -> Path:
+    """Write both files into a run, under the name of the split or another one.
+
+    The numbers come last, so that where they stand their predictions do too.
+    """
+    path = result_path(folder, name or evaluation.split, None if name else evaluation.settings.get("depth"))
     lines = "".join(f"{one_line(text)}\n" for text in evaluation.predictions)
     if evaluation.scored_by == "predictions":
         replace_file(path.with_name(f"{path.stem}.predictions.txt"), lines)

@@ -25,9 +25,9 @@ MAY_CHANGE = {
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model")
 
 
-def begun(recipe: Recipe, folder: Path) -> Task:
+def begun(recipe: Recipe, folder: Path, command: str | None = None) -> Task:
     """The task of a recipe, once its folder holds all that is known before training."""
-    given = begin(folder, recipe)
+    given = begin(folder, recipe, command)
     if (folder / RECIPE).is_file():
         task = open_task(changed(load_recipe(folder / RECIPE), given, recipe), folder)
     else:
@@ -40,16 +40,17 @@ def begun(recipe: Recipe, folder: Path) -> Task:
     return task
 
 
-def begin(folder: Path, recipe: Recipe) -> Recipe:
+def begin(folder: Path, recipe: Recipe, command: str | None = None) -> Recipe:
     """Make the folder of a new run, or see that this recipe may go on there; gives the one asked for before."""
     given = folder / GIVEN
+    text = ("" if command is None else f"# {command}\n") + recipe_yaml(recipe)
     try:
         if not given.is_file():
             others = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
             if others or (folder.exists() and not folder.is_dir()):
                 raise TrainingError(f"{folder} is not empty and holds no training to go on with; give another --out")
             folder.mkdir(parents=True, exist_ok=True)
-            replace_file(given, recipe_yaml(recipe))
+            replace_file(given, text)
             return recipe
     except OSError as error:
         raise TrainingError(f"{folder} cannot be written: {error.strerror}; give another --out") from error
@@ -62,7 +63,7 @@ def begin(folder: Path, recipe: Recipe) -> Recipe:
         shown = "; ".join(f"{name} was {_leaf(earlier, name)}, not {_leaf(recipe, name)}" for name in differing[:5])
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise TrainingError(f"{folder} was begun with another recipe: {shown}{more}; give another --out")
-    replace_file(given, recipe_yaml(recipe))
+    replace_file(given, text)
     return earlier
 
 

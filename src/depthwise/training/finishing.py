@@ -32,6 +32,7 @@ class Trained:
     best: float | None
     metric: str
     num_parameters: int
+    hardware: str
     interrupted: int | None = None
     was_finished: bool = False
 
@@ -44,7 +45,7 @@ def finished(folder: Path, num_updates: int, chosen: Sequence[int]) -> Trained |
         return None
     if summary["num_updates"] != num_updates or summary["chosen"] != sorted(chosen):
         return None
-    names = ("num_updates", "seconds", "best", "metric", "num_parameters")
+    names = ("num_updates", "seconds", "best", "metric", "num_parameters", "hardware")
     return Trained(folder, **{name: summary[name] for name in names}, was_finished=True)
 
 
@@ -65,6 +66,7 @@ def write_model(task: Task, result: Trained, chosen: Sequence[int]) -> None:
             "metric": result.metric,
             "best": result.best,
             "num_parameters": result.num_parameters,
+            "hardware": result.hardware,
             "chosen": sorted(chosen),
             "averaged": [update_of(path) for path in whole],
         }

@@ -1,6 +1,6 @@
 """From a recipe to a run: prepare the data, train, choose the weights, write the folder.
 
-recipe.given.yaml      the recipe as it was asked for, so that another one cannot go on here by mistake
+recipe.given.yaml      the recipe and the command that asked for it, so that no other one goes on here by mistake
 recipe.yaml            the same with every open option decided
 tokenizer.json, …      as soon as they are trained
 metrics.jsonl          while training
@@ -20,6 +20,7 @@ from transformers import TrainingArguments, set_seed
 
 from depthwise.config import Recipe, load_recipe
 from depthwise.errors import BackendUnavailable, ConfigError, Problem
+from depthwise.evaluation.timing import hardware
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Task, open_task
 from depthwise.tasks.build import RECIPE
@@ -42,15 +43,18 @@ FULLY_SHARDED: dict[str, Any] = {
 log = logging.getLogger(__name__)
 
 
-def train(recipe: Recipe, folder: Path) -> Trained:
-    """Train a recipe in a folder, or go on where the folder stopped; alone, or together with what torchrun started."""
+def train(recipe: Recipe, folder: Path, command: str | None = None) -> Trained:
+    """Train a recipe in a folder, or go on where the folder stopped; alone, or together with what torchrun started.
+
+    ``command`` is what the folder remembers as its origin.
+    """
     check_machine(recipe)
     check_training(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     us = team(on_gpu=uses_gpu(recipe))
     if us.leads:
-        task = begun(recipe, folder)
+        task = begun(recipe, folder, command)
     us.wait()
     if not us.leads:
         task = open_task(load_recipe(folder / RECIPE), folder)
@@ -121,7 +125,13 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
             display.close()
     metric = task.recipe.training.metric or task.metric
     result = Trained(
-        folder, trainer.state.global_step or done, trainer.seconds, progress.best, metric, model.num_parameters()
+        folder=folder,
+        num_updates=trainer.state.global_step or done,
+        seconds=trainer.seconds,
+        best=progress.best,
+        metric=metric,
+        num_parameters=model.num_parameters(),
+        hardware=hardware(trainer.args.device),
     )
     if trainer.stopped_by is not None and not _lost_patience(task.recipe, progress):
         return replace(result, interrupted=trainer.stopped_by)

@@ -1,0 +1,237 @@
+"""From finished runs to the tables of docs/results.md; nothing in them is typed by hand.
+
+    python benchmarks/results.py collect runs/multi30k-1 runs/multi30k-2 --into docs/results/multi30k.json
+    python benchmarks/results.py write
+    python benchmarks/results.py write --check
+
+``collect`` takes what ``depthwise train`` and ``depthwise evaluate`` left in runs into one file. ``write`` fills the
+tables that ``tables.yaml`` describes, between the marks ``<!-- table NAME -->`` and ``<!-- end -->``, and with
+``--check`` only says whether they are as they should be. Where several seeds were trained, a cell shows the score of
+the seed that validation data prefers, and the mean and deviation of all of them.
+"""
+
+import argparse
+import json
+import math
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "docs" / "results"
+TABLES = Path(__file__).with_name("tables.yaml")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+KEPT = (
+    *("metric", "metrics", "signatures", "examples", "mean_depth", "seconds", "examples_per_second"),
+    *("tokens_per_second", "peak_memory_bytes", "hardware", "settings"),
+)
+"""What of an evaluation goes into a record; digests and predictions stay with the run."""
+_MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class NoRun(Exception):
+    """A folder holds nothing that could be collected."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """All seeds of one recipe with the same changes."""
+
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def finished(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(record for record in self.records if not record["diverged"])
+
+    def values(self, result: str, metric: str) -> dict[int, float]:
+        """The metric of every seed that has it; ``metric`` may also be a rate such as ``tokens_per_second``."""
+        found = {}
+        for record in self.finished:
+            evaluation = record["results"].get(result, {})
+            value = evaluation.get("metrics", {}).get(metric, evaluation.get(metric))
+            if value is not None:
+                found[record["seed"]] = float(value)
+        return found
+
+    def preferred(self, metric: str, lower_is_better: bool) -> int | None:
+        """The seed with the best score on validation data, if all have one."""
+        values = self.values("valid", metric)
+        if len(values) < len(self.finished) or not values:
+            return None
+        choose = min if lower_is_better else max
+        return choose(values, key=lambda seed: (values[seed], -seed))
+
+
+def collected(folder: Path) -> dict[str, Any]:
+    """The record of one run: how it was trained, and every evaluation that it holds."""
+    training = _json(folder / "training.json")
+    diverged = _diverged_at(folder / "metrics.jsonl") if training is None else None
+    if training is None and diverged is None:
+        raise NoRun(f"{folder} holds no finished training; train it first")
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    results = {}
+    for path in sorted((folder / "results").glob("*.json")):
+        content = _json(path) or {}
+        if "metrics" in content:
+            results[path.stem] = {name: content[name] for name in KEPT if name in content}
+    return {
+        "command": _command(folder / "recipe.given.yaml"),
+        "seed": recipe["seed"],
+        "diverged": diverged,
+        "training": training,
+        "results": results,
+    }
+
+
+def _command(path: Path) -> str:
+    """The first line of the recipe that was asked for."""
+    first, *_ = path.read_text(encoding="utf-8").splitlines()
+    if not first.startswith("# depthwise train "):
+        raise NoRun(f"{path} does not say which command it came from; train the run by depthwise train")
+    return first.removeprefix("# ")
+
+
+def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Records by command, later ones in the place of earlier ones."""
+    by_command = {record["command"]: record for record in (*old, *new)}
+    return [by_command[command] for command in sorted(by_command)]
+
+
+def without_seed(command: str) -> str:
+    """A command as it is for all seeds."""
+    return shlex.join(word for word in shlex.split(command) if not word.startswith("seed="))
+
+
+def rows(records: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
+    """Records of the same command but for the seed, under what follows ``depthwise train``."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        found.setdefault(without_seed(record["command"]).removeprefix("depthwise train "), []).append(record)
+    return {name: Row(tuple(records)) for name, records in found.items()}
+
+
+def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
+    """One table as Markdown. Rows that were not measured are left out, and so is a table without any."""
+    columns, lines = description["columns"], []
+    for wanted in description["rows"]:
+        row = measured.get(wanted["runs"])
+        if row is None:
+            continue
+        cells = [wanted["label"]]
+        for column in columns:
+            cells += _cell(row, column, wanted.get("published", {}).get(column["title"]), "published" in column)
+        lines.append([*cells, *_facts(wanted["runs"], row)])
+    if not lines:
+        return "Not measured yet.\n"
+    head = [description["label"]]
+    for column in columns:
+        head += [column["title"], *([column["published"]] if "published" in column else [])]
+    head += ["seeds", "parameters", "trained in", "on", "command: `depthwise train` …"]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bool) -> list[str]:
+    """A score, and what was published for it where the column has that."""
+    digits, scale = column.get("digits", 1), column.get("scale", 1)
+    values = row.values(column["result"], column["metric"])
+    if not values:
+        text = "diverged" if any(record["diverged"] for record in row.records) else "–"
+    elif len(values) == 1:
+        text = f"{next(iter(values.values())) * scale:.{digits}f}"
+    else:
+        spread = f"{mean(values.values()) * scale:.{digits}f} ± {stdev(values.values()) * scale:.{digits}f}"
+        best = row.preferred(column["metric"], column.get("lower_is_better", False))
+        text = spread if best is None else f"{values[best] * scale:.{digits}f} ({spread})"
+        num_diverged = len(row.records) - len(row.finished)
+        text += f", {num_diverged} diverged" if num_diverged else ""
+    return [text, "–" if published is None else str(published)] if has_published else [text]
+
+
+def _facts(runs: str, row: Row) -> list[str]:
+    trained = [record["training"] for record in row.finished]
+    where = sorted({training["hardware"] for training in trained})
+    return [
+        str(len(row.records)),
+        f"{trained[0]['num_parameters'] / 1e6:.1f}M" if trained else "–",
+        _clock(mean(training["seconds"] for training in trained)) if trained else "–",
+        ", ".join(where) or "–",
+        f"`{runs}`",
+    ]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """A page with its tables in the place of what stood between their marks."""
+
+    def of(match: re.Match[str]) -> str:
+        if match[2] not in tables:
+            raise NoRun(f"the page has a table {match[2]}, which {TABLES.name} does not describe")
+        return f"{match[1]}{tables[match[2]]}{match[3]}"
+
+    return _MARK.sub(of, page)
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _diverged_at(path: Path) -> int | None:
+    """The update at which the loss was no number any more, by the last line of the log."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    last = json.loads(lines[-1]) if lines else {}
+    loss = last.get("loss", last.get("valid_loss", 0.0))
+    return last["update"] if loss is None or not math.isfinite(loss) else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    collect = commands.add_parser("collect", help="take what runs hold into one file")
+    collect.add_argument("runs", nargs="+", type=Path)
+    collect.add_argument("--into", type=Path, required=True)
+    write = commands.add_parser("write", help="fill the tables of the documentation")
+    write.add_argument("--check", action="store_true", help="only say whether they are up to date")
+    options = parser.parse_args(arguments)
+    try:
+        return _collect(options.runs, options.into) if options.command == "collect" else _write(options.check)
+    except NoRun as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _collect(runs: Sequence[Path], into: Path) -> int:
+    records = merged(_json(into) or [], [collected(run) for run in runs])
+    into.parent.mkdir(parents=True, exist_ok=True)
+    into.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def _write(check: bool) -> int:
+    measured = rows(record for path in sorted(RECORDS.glob("*.json")) for record in _json(path))
+    descriptions = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
+    tables = {name: table(description, measured) for name, description in descriptions.items()}
+    is_old = False
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text, tables)) != text:
+            is_old = True
+            if check:
+                print(f"{page} is not what its results make it; run python benchmarks/results.py write")
+            else:
+                page.write_text(new, encoding="utf-8")
+    return int(check and is_old)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

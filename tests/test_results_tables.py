@@ -1,0 +1,112 @@
+"""The tables of docs/results.md: made of what runs hold, and of nothing else."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "results.py"
+_spec = importlib.util.spec_from_file_location("results_tables", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+results: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(results)
+
+TABLE = {
+    "label": "model",
+    "columns": [
+        {"title": "BLEU", "result": "test", "metric": "bleu", "published": "published"},
+        {"title": "tokens/s", "result": "speed", "metric": "tokens_per_second", "digits": 0},
+    ],
+    "rows": [
+        {"label": "Transformer", "runs": "translation/x", "published": {"BLEU": 41.0}},
+        {"label": "unnormalised", "runs": "translation/y"},
+        {"label": "never trained", "runs": "translation/z"},
+    ],
+}
+
+
+def make_run(folder: Path, command: str, seed: int, test: float | None, valid: float = 0.0) -> Path:
+    """A run whose training diverged where there is no score."""
+    (folder / "results").mkdir(parents=True)
+    (folder / "recipe.given.yaml").write_text(f"# {command}\nseed: {seed}\n")
+    (folder / "recipe.yaml").write_text(f"seed: {seed}\n")
+    loss = {"update": 300, "loss": None if test is None else 2.0}
+    (folder / "metrics.jsonl").write_text(json.dumps({"update": 100, "loss": 3.0}) + "\n" + json.dumps(loss) + "\n")
+    if test is not None:
+        training = {"seconds": 59.6 + seed, "num_parameters": 2_570_000, "hardware": "a GPU", "num_updates": 300}
+        (folder / "training.json").write_text(json.dumps(training))
+        for name, value in {"test": test, "valid": valid}.items():
+            content = {"metrics": {"bleu": value}, "tokens_per_second": 1234.5, "examples_digest": "abc"}
+            (folder / "results" / f"{name}.json").write_text(json.dumps(content))
+            (folder / "results" / "frontier.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> list[Any]:
+    runs = [
+        make_run(tmp_path / "1", "depthwise train translation/x", 1, test=40.0, valid=30.0),
+        make_run(tmp_path / "2", "depthwise train translation/x seed=2", 2, test=41.0, valid=32.0),
+        make_run(tmp_path / "3", "depthwise train translation/x seed=3", 3, test=42.0, valid=31.0),
+        make_run(tmp_path / "4", "depthwise train translation/y", 1, test=None),
+    ]
+    into = tmp_path / "some" / "records.json"
+    assert results.main(["collect", *map(str, runs), "--into", str(into)]) == 0
+    assert results.main(["collect", str(runs[0]), "--into", str(into)]) == 0  # once more, which changes nothing
+    found: list[Any] = json.loads(into.read_text())
+    return found
+
+
+def test_what_is_collected(records: list[Any]) -> None:
+    assert [(record["seed"], record["diverged"]) for record in records] == [(1, None), (2, None), (3, None), (1, 300)]
+    assert list(records[0]["results"]) == ["test", "valid"]
+    assert "examples_digest" not in records[0]["results"]["test"]
+
+
+def test_a_table(records: list[Any]) -> None:
+    lines = results.table(TABLE, results.rows(records)).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0][:4] == ["model", "BLEU", "published", "tokens/s"]
+    assert cells[2][:4] == ["Transformer", "41.0 (41.0 ± 1.0)", "41.0", "–"]  # seed 2 is the best on validation data
+    assert cells[2][4:] == ["3", "2.6M", "1:02", "a GPU", "`translation/x`"]
+    assert cells[3] == ["unnormalised", "diverged", "–", "diverged", "1", "–", "–", "–", "`translation/y`"]
+    assert len(cells) == 4
+
+
+def test_seeds_that_diverge_are_told(records: list[Any], tmp_path: Path) -> None:
+    lost = make_run(tmp_path / "5", "depthwise train translation/x seed=5", 5, test=None)
+    row = results.rows([*records, results.collected(lost)])["translation/x"]
+    text, _ = results._cell(row, TABLE["columns"][0], None, True)  # type: ignore[index]
+    assert text == "41.0 (41.0 ± 1.0), 1 diverged"
+
+
+def test_one_seed_and_lower_is_better(records: list[Any]) -> None:
+    column = {"title": "x", "result": "test", "metric": "bleu", "lower_is_better": True}
+    assert results._cell(results.rows(records)["translation/x"], column, None, False) == ["40.0 (41.0 ± 1.0)"]
+    assert results._cell(results.rows(records[:1])["translation/x"], column, None, False) == ["40.0"]
+
+
+def test_nothing_measured() -> None:
+    assert results.table(TABLE, {}) == "Not measured yet.\n"
+
+
+def test_pages_are_filled_between_marks() -> None:
+    page = "a\n<!-- table one -->\nold | table\n<!-- end -->\nb <!-- end -->\n"
+    assert results.filled(page, {"one": "new\n"}) == "a\n<!-- table one -->\nnew\n<!-- end -->\nb <!-- end -->\n"
+    with pytest.raises(results.NoRun, match="a table one"):
+        results.filled(page, {})
+
+
+@pytest.mark.parametrize("name", ["training.json", "recipe.given.yaml"])
+def test_folders_that_are_no_runs(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", "depthwise train translation/x", 1, test=40.0)
+    (run / name).write_text("\n") if name.endswith("yaml") else (run / name).unlink()
+    assert results.main(["collect", str(run), "--into", str(tmp_path / "x.json")]) == 1
+    assert str(run) in capsys.readouterr().err
+
+
+def test_the_documentation_is_up_to_date() -> None:
+    assert results.main(["write", "--check"]) == 0
