@@ -145,6 +145,9 @@ class TrainingConfig:
     device: str = "auto"
     compile: bool = False
     """Compile the model with ``torch.compile``."""
+    graphs: bool = False
+    """Let a GPU repeat what it was told once for every shape of batch (CUDA graphs); lengths are padded to multiples of
+    8 for that. Small models are several times faster so. On a CPU only the padding remains."""
     shard: bool = False
     """Split weights, gradients and optimiser over the GPUs of torchrun's processes (FSDP); else each has all (DDP)."""
     log_every: int = 100

@@ -16,6 +16,7 @@ ONLY_FOR = {
         ("multilingual_translation",),
     ),
     **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
+    "training.graphs": tuple(task for task in TASKS if task != "masked_language_modeling"),
     **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
 }
 """The tasks of options that have no effect on others."""

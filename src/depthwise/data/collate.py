@@ -1,12 +1,13 @@
 """Rows of a store as padded tensors, under the names that the models take them by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional as F
 
 from depthwise.data.store import Row
 from depthwise.data.templates import PairForm
@@ -82,6 +83,23 @@ def padded(
     for row, text in enumerate(texts):
         ids[row, : len(text)] = text
     return torch.from_numpy(ids), torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])
+
+
+def lengthened(
+    batch: Mapping[str, Tensor], fillers: Mapping[str, int], multiple: int, most: int | None = None
+) -> dict[str, Tensor]:
+    """A batch whose tensors with one entry per token are filled up to multiples of a length, or to ``most``."""
+    return {
+        name: _lengthened(value, fillers[name], multiple, most) if name in fillers and value.dim() == 2 else value
+        for name, value in batch.items()
+    }
+
+
+def _lengthened(value: Tensor, filler: int, multiple: int, most: int | None) -> Tensor:
+    length = value.shape[1]
+    wanted = -(length // -multiple) * multiple
+    missing = max(length, wanted if most is None else min(wanted, most)) - length
+    return F.pad(value, (0, missing), value=filler) if missing else value
 
 
 def _inputs(texts: Sequence[npt.NDArray[np.integer]], pad_id: int, multiple: int) -> dict[str, Tensor]:

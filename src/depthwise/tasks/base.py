@@ -33,6 +33,7 @@ from depthwise.data import (
     TokenStore,
     build_store,
 )
+from depthwise.data.collate import IGNORED, lengthened
 from depthwise.errors import CheckpointError, ConfigError, DataError, Problem
 from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
@@ -43,6 +44,8 @@ from depthwise.tasks.sources import SPLITS
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
+GRAPH_LENGTHS = 8
+"""Lengths are multiples of this where the GPU repeats recorded passes, so that there are few shapes to record."""
 POOLER = "model.pooler."
 """What a classifier has of its encoder that other heads do not keep."""
 SCORES_AT_ONCE = 1 << 27
@@ -160,7 +163,12 @@ class Task(ABC):
         tokens = training.batch_tokens
         if tokens is None and training.batch_rows is None:
             tokens = DEFAULT_BATCH_TOKENS
-        options = BatchOptions(max_tokens=tokens, max_rows=training.batch_rows, seed=self.recipe.seed)
+        options = BatchOptions(
+            max_tokens=tokens,
+            max_rows=training.batch_rows,
+            seed=self.recipe.seed,
+            pad_to_multiple=self.length_multiple,
+        )
         return self.batches_of(examples, options, rank=rank, world_size=world_size)
 
     def batches_of(
@@ -243,6 +251,23 @@ class Task(ABC):
     @abstractmethod
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Rows as padded tensors, under the names that the model takes them by."""
+
+    @property
+    def length_multiple(self) -> int:
+        """Batches of training are padded to multiples of this."""
+        return GRAPH_LENGTHS if self.recipe.training.graphs else 1
+
+    def padded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch with the lengths that training asks for, as far as the model can take them."""
+        if self.length_multiple == 1:
+            return batch
+        return lengthened(batch, self.fillers, self.length_multiple, self.max_tokens)
+
+    @property
+    def fillers(self) -> dict[str, int]:
+        """What stands for no token in each tensor of a batch that has one entry per token."""
+        pads = {"input_ids": self.tokenizers.source.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+        return {**pads, "decoder_input_ids": self.tokenizers.target.pad_token_id, "labels": IGNORED}
 
     @abstractmethod
     def num_items(self, batch: Mapping[str, Tensor]) -> int:

@@ -135,6 +135,11 @@ class QuestionAnswering(Task):
         types = self.options.token_types > 1
         return AnswerCollator(self.tokenizers.source.pad_token_id, token_types=types)(rows)
 
+    @property
+    def fillers(self) -> dict[str, int]:
+        """Labels are two places of a window, not one for each token."""
+        return {name: filler for name, filler in super().fillers.items() if name != "labels"}
+
     def num_items(self, batch: Mapping[str, Tensor]) -> int:
         return int((batch["labels"][:, 0] != IGNORED).sum())
 

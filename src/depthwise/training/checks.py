@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from depthwise.config import Recipe
+from depthwise.config import Recipe, model_options
 from depthwise.errors import ConfigError, Problem
 from depthwise.training.builders import builder_problems
 from depthwise.training.optimizers import OPTIMIZERS, parameter_groups
@@ -13,7 +13,7 @@ FROM_LENGTH = ("total", "period")
 
 
 def check_training(recipe: Recipe) -> None:
-    """Raises ``ConfigError`` with all that is wrong with names, options and types of its optimiser and schedule.
+    """Raises ``ConfigError`` with all that is wrong with its optimiser, its schedule and how its passes are run.
 
     A model with a size decides the learning rate, and so an optimiser beside one may do without.
     """
@@ -30,6 +30,12 @@ def check_training(recipe: Recipe) -> None:
         for part, problems_of_part in found.items()
         for problem in problems_of_part
     ]
+    if recipe.training.graphs and recipe.training.compile:
+        problems.append(Problem("training.graphs", "is given beside training.compile; give one of them"))
+    if recipe.training.graphs and model_options(recipe.model).get("adaptive") is not None:
+        problems.append(
+            Problem("training.graphs", "needs work that is the same for every batch, which an adaptive softmax has not")
+        )
     if problems:
         raise ConfigError("recipe", problems)
 

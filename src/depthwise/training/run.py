@@ -80,6 +80,8 @@ def check_machine(recipe: Recipe) -> None:
         raise BackendUnavailable(
             "sharded training needs processes to share: torchrun --nproc-per-node N -m depthwise train ..."
         )
+    if training.graphs and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BackendUnavailable("training.graphs works in a single process; leave it out, or start without torchrun")
     for name in training.report:
         if find_spec(name) is None:
             raise BackendUnavailable(f"{name} is not installed; pip install {name}, or leave it out of training.report")

@@ -74,4 +74,4 @@ class EpochRows(Dataset[Any]):
 
     def collate(self, rows: Sequence[tuple[int, Any]]) -> dict[str, Tensor]:
         self.task.set_epoch(self.examples, rows[0][0])
-        return self.task.collate([row for _, row in rows])
+        return self.task.padded(self.task.collate([row for _, row in rows]))

@@ -36,10 +36,11 @@ from depthwise.errors import CheckpointError, TrainingError
 from depthwise.evaluation.results import replace_file
 from depthwise.evaluation.validation import score_split, validate, validation_metrics
 from depthwise.shapes import Tensor
-from depthwise.tasks import Examples, Task
+from depthwise.tasks import Examples, Losses, Task
 from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
+from depthwise.training.graphs import RecordedPasses
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
@@ -97,6 +98,7 @@ class DepthwiseTrainer(Trainer):
         self._norms: dict[str, Tensor] = {}
         self._rate = 0.0
         self._compiled: nn.Module | None = None
+        self._passes: RecordedPasses | None = None
         self._writing_to: Path | None = None
         self.num_items_done = 0
 
@@ -149,10 +151,34 @@ class DepthwiseTrainer(Trainer):
         assert not return_outputs
         assert num_items_in_batch is not None
         losses = self.task.losses(self._run_as(model), inputs, num_items_in_batch)  # type: ignore[arg-type]
+        self._count(losses, num_items_in_batch)
+        return losses.loss * self.args.world_size
+
+    def _count(self, losses: Losses, num_items: Tensor | int) -> None:
         num_here = self._num_items_of.pop(0)
         self.num_items_done += num_here
-        self.meter.add({"loss": losses.loss.detach() * num_items_in_batch, **losses.totals}, num_here)
-        return losses.loss * self.args.world_size
+        self.meter.add({"loss": losses.loss.detach() * num_items, **losses.totals}, num_here)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Forward and backward: as Transformers does it, or repeated from a record."""
+        if not (self.task.recipe.training.graphs and self.args.device.type == "cuda"):
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return loss
+        assert isinstance(num_items_in_batch, Tensor)
+        if self._passes is None:
+            self._passes = RecordedPasses(lambda *batch: self._pass(model, *batch), list(model.parameters()))
+        if not model.training:
+            model.train()
+        losses = self._passes(self._prepare_inputs(inputs), num_items_in_batch)
+        self._count(losses, num_items_in_batch)
+        return losses.loss.detach()
+
+    def _pass(self, model: nn.Module, batch: dict[str, Tensor], num_items: Tensor) -> Losses:
+        losses = self.task.losses(model, batch, num_items)  # type: ignore[arg-type]
+        self.accelerator.backward(losses.loss)
+        return losses
 
     def _run_as(self, model: nn.Module) -> nn.Module:
         """The model itself, or compiled for lengths that change from batch to batch."""
