@@ -221,7 +221,10 @@ def test_a_word_that_is_called_like_a_language_token() -> None:
 def test_the_token_before_the_source(tmp_path: Path) -> None:
     stores, tokens = stores_of(tmp_path)
     data = LanguageStores(stores, tokens)
-    assert len(data) == 6
+    assert (len(data), [data.pair(number) for number in (0, 1, 2, 3, 5, ~5)]) == (
+        6,
+        ["en-de", "en-fr", "en-fr", "en-nl", "en-nl", "en-nl"],
+    )
     for number, target in enumerate(["de", "fr", "fr", "nl", "nl", "nl"]):
         row, plain = data[number], stores[f"en-{target}"][0]
         assert row.texts[0].tolist() == [tokens[target], *plain.texts[0].tolist()]

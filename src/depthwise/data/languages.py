@@ -191,11 +191,15 @@ class LanguageStores:
     def __len__(self) -> int:
         return int(self._begins[-1])
 
+    def pair(self, index: int) -> str:
+        """The pair that an example is of."""
+        return self.names[self._which(~index if index < 0 else index)]
+
     def __getitem__(self, index: int) -> LanguageRow:
         number = ~index if index < 0 else index
         if number >= len(self):
             raise IndexError(f"example {number} of {len(self)}")
-        which = int(np.searchsorted(self._begins, number, side="right")) - 1
+        which = self._which(number)
         row, token = self.stores[which][number - int(self._begins[which])], self._tokens[which]
         texts, label = row.texts, None
         if self.placement == "source":
@@ -215,6 +219,9 @@ class LanguageStores:
         return {
             name: store.lengths() + more[: store.num_texts] for name, store in zip(self.names, self.stores, strict=True)
         }
+
+    def _which(self, number: int) -> int:
+        return int(np.searchsorted(self._begins, number, side="right")) - 1
 
 
 @dataclass(frozen=True)
