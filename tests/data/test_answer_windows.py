@@ -119,13 +119,22 @@ def test_the_null_position_without_a_first_special_token(tokenizers: dict[str, P
 def test_questions_without_pieces_are_left_out() -> None:
     report = LineReport()
     rows = question_windows(
-        [question("low", (), "\u2003"), question("\u2003"), question("low")], bert_like(), WindowOptions(), report
+        [
+            question("low", (), "\u2003"),
+            question("\u2003"),
+            question("low \u2003 Zug", (Answer("\u2003", 4),)),
+            question("low"),
+        ],
+        bert_like(),
+        WindowOptions(),
+        report,
     )
-    assert [row.question for row in rows] == [2]
-    assert report.counts == {"no_pieces": 2}
+    assert [row.question for row in rows] == [3]
+    assert report.counts == {"no_pieces": 3}
     assert [(bad.line, bad.message) for bad in report.first] == [
         (7, "the tokenizer makes nothing of the question"),
         (7, "the tokenizer makes nothing of the context"),
+        (7, "the tokenizer makes nothing of the answer"),
     ]
 
 

@@ -1,6 +1,7 @@
 """Merging of windows against a search through every span of every window."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +114,21 @@ def test_the_null_score_is_the_least_of_all_windows() -> None:
     (prediction,) = merged_answers(questions, windows, starts, np.zeros_like(starts), AnswerOptions(null_threshold=2.0))
     assert prediction.null_score == 2.0
     assert prediction.text == "o"
+
+
+def test_spans_are_sorted_only_where_several_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions, windows = questions_and_windows([CONTEXT], 40, 5)
+    scores, sorts, original = np.zeros((1, 40)), [], np.argsort
+
+    def argsort(*given: Any, **options: Any) -> Any:
+        sorts.append(given)
+        return original(*given, **options)
+
+    monkeypatch.setattr(np, "argsort", argsort)
+    merged_answers(questions, windows, scores, scores, AnswerOptions())
+    assert len(sorts) == 0
+    merged_answers(questions, windows, scores, scores, AnswerOptions(num_best=2))
+    assert len(sorts) == 1
 
 
 def test_questions_without_windows_have_no_answer() -> None:

@@ -91,7 +91,11 @@ BAD = {
     "c O\n": (4, "missing_column", "the line has 2 columns but the first one has 3"),
     "c x y O\n": (4, "extra_column", "the line has 4 columns but the first one has 3"),
     "c x O\nd x I-PER\n": (5, "bad_tag", 'tag "I-PER" follows no PER; an entity begins with "B-PER"'),
-    "c x O\nd x PER\n": (5, "bad_tag", 'tag "PER" is neither O nor begins with one of B-, I-'),
+    "c x O\nd x PER\n": (
+        5,
+        "bad_tag",
+        'tag "PER" is neither O nor begins with B- or I- (scheme plain takes any)',
+    ),
     "c x O\n" + "d" * 60 + " x O\n": (5, "over_long", "the line has more than max_chars=50 characters"),
 }
 

@@ -1,4 +1,4 @@
-"""Examples of the three forms of files."""
+"""Examples of every form of files."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, num_texts_in
+from depthwise.data.corpora import Corpus, JsonLines, LabelledText, ParallelText, TabbedPairs, num_texts_in
 from depthwise.data.lines import Example, LineReport, LineRules
 from depthwise.errors import DataError
 
@@ -54,6 +54,19 @@ def test_unequal_sides_fail_before_anything_is_read(tmp_path: Path) -> None:
         DataError, match=r"a\.en:2: .*a\.de has 2 lines but .*a\.en has 1, so that they cannot be paired"
     ):
         next(corpus.examples(LineReport()))
+
+
+def test_tabbed_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("one\teins\r\ntwo\nthree\tdrei\ttrois\nfour\t \n\n")
+    examples, report = read(TabbedPairs(path))
+    assert [(example.texts, example.label, example.line) for example in examples] == [(("one", "eins"), None, 1)]
+    assert report.counts == {"missing_tab": 1, "extra_tab": 1, "empty": 2}
+    assert [bad.message for bad in report.first[:3]] == [
+        "source<tab>target has 2 columns but the line has 1",
+        "source<tab>target has 2 columns but the line has 3",
+        "the source or the target is empty",
+    ]
 
 
 def test_labelled_text(tmp_path: Path) -> None:
@@ -106,7 +119,7 @@ def test_json_lines(tmp_path: Path) -> None:
     ]
     assert report.counts == {"bad_json": 1, "missing_field": 3, "bad_field": 2, "empty": 1, "bad_utf8": 1}
     assert report.first[2].message == 'there is no field "translation.en"'
-    assert report.first[2].text == bad[2]
+    assert [report.first[place].text for place in (0, 2)] == [bad[0], bad[2]]
 
 
 def test_the_identity_is_that_of_the_content(tmp_path: Path) -> None:

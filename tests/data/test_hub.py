@@ -21,6 +21,10 @@ class Split(list[dict[str, Any]]):
         return list(self[0])
 
 
+class LibraryError(Exception):
+    """The root of the library's own errors, which is none of Python's."""
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Records how data sets are loaded."""
@@ -36,10 +40,13 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((path, config, options))
         if path not in splits:
             raise FileNotFoundError(f"Dataset '{path}' doesn't exist on the Hub.\nmore lines")
+        if config == "broken":
+            raise LibraryError("An error occurred while generating the dataset")
         return splits[path]
 
     module = ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.exceptions = SimpleNamespace(DatasetsError=LibraryError)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
     return calls
 
@@ -76,6 +83,8 @@ def test_what_cannot_be_loaded(library: list[Any]) -> None:
         DataError, match=r"^none\[train\] cannot be loaded: Dataset 'none' doesn't exist on the Hub; check"
     ):
         HubDataset("none", ("text",)).num_lines()
+    with pytest.raises(DataError, match=r"^pairs/broken\[train\] cannot be loaded: An error occurred while generating"):
+        HubDataset("pairs", ("text",), config="broken").num_lines()
     with pytest.raises(DataError, match=r'^reviews\[train\] has no column "texts"; it has label, text$'):
         HubDataset("reviews", ("texts",)).num_lines()
 

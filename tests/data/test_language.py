@@ -1,5 +1,6 @@
 """Running text: lines as WikiText counts them, and rows that predict every token exactly once."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,10 @@ def test_blocks_of_a_store(path: Path) -> None:
     assert np.concatenate([blocks[number].ids[1:] for number in range(len(blocks))]).tolist() == (
         stream_of(store).tolist()
     )
+    again = pickle.loads(pickle.dumps(blocks))
+    assert isinstance(again.tokens, np.memmap), "the stream stays on disk in other processes"
+    assert again.tokens.filename == blocks.tokens.filename
+    assert (again[1].ids.tolist(), again.report) == (blocks[1].ids.tolist(), store.report)
 
 
 def test_lines_of_a_store(path: Path) -> None:

@@ -210,6 +210,14 @@ def test_language_tokens(tmp_path: Path) -> None:
     assert add_language_tokens(load_tokenizer(tmp_path), ["de", "nl"]) == {"de": before, "nl": before + 2}
 
 
+def test_a_word_that_is_called_like_a_language_token() -> None:
+    """As in text whose lines begin with the language already."""
+    tokenizer = train_tokenizer(["<2de> ab"], TokenizerOptions("word", 50, pretokenized=True))
+    word = tokenizer.get_vocab()["<2de>"]
+    assert add_language_tokens(tokenizer, ["de", "fr"]) == language_tokens(tokenizer) == {"de": word, "fr": 6}
+    assert tokenizer.decode([word, 5], skip_special_tokens=True) == "ab"
+
+
 def test_the_token_before_the_source(tmp_path: Path) -> None:
     stores, tokens = stores_of(tmp_path)
     data = LanguageStores(stores, tokens)

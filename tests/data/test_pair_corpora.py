@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from depthwise.data import LineReport, PairCorpora, TabbedPairs
+from depthwise.data import JoinedCorpus, LabelledText, LineReport, LineRules, PairCorpora, TabbedPairs
 
 
 def test_pairs_come_one_after_the_other_with_their_names(tmp_path: Path) -> None:
@@ -19,3 +19,15 @@ def test_pairs_come_one_after_the_other_with_their_names(tmp_path: Path) -> None
     assert corpus.name == f"{tmp_path / 'a.tsv'}, {tmp_path / 'b.tsv'}"
     other = PairCorpora({"en-fr": TabbedPairs(tmp_path / "b.tsv"), "en-de": TabbedPairs(tmp_path / "a.tsv")})
     assert corpus.identity() != other.identity()
+
+
+def test_files_come_one_behind_the_other(tmp_path: Path) -> None:
+    for name, text in (("a", "x\tone\n"), ("b", "two\ny\tthree\n")):
+        (tmp_path / name).write_text(text)
+    parts = LabelledText(tmp_path / "a"), LabelledText(tmp_path / "b")
+    corpus, report = JoinedCorpus(parts), LineReport(LineRules("skip"))
+    found = [(example.texts[0], example.file, example.line) for example in corpus.examples(report)]
+    assert found == [("one", str(tmp_path / "a"), 1), ("three", str(tmp_path / "b"), 2)]
+    assert report.counts == {"missing_tab": 1}
+    assert (corpus.num_texts, corpus.num_lines(), corpus.name) == (1, 3, f"{tmp_path / 'a'}, {tmp_path / 'b'}")
+    assert corpus.identity() != JoinedCorpus(parts[::-1]).identity()

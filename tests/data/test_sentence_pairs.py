@@ -1,6 +1,7 @@
 """Sentence order: segments follow each other in the text, half of them swapped, no document mixed with another."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from depthwise.data import StoreOptions, TokenStore, build_store
 from depthwise.data.language import PlainText
+from depthwise.data.rows import TextRows
 from depthwise.data.sentence_pairs import SWAPPED, PairOptions, SentencePairs
 from depthwise.data.tokenizers import TokenizerOptions, train_tokenizer
 from depthwise.errors import ConfigError, DataError
@@ -111,6 +113,26 @@ def test_parts_are_drawn(tmp_path: Path) -> None:
         pairs.set_epoch(epoch)
         seen.add(len(segments_of(pairs, 0)[0]))
     assert seen == set(range(1, 8))
+
+
+def test_lines_of_another_file_are_another_document() -> None:
+    """They are counted from 1 again."""
+    texts = TextRows([np.array([4, 2])] * 4, [1, 2, 1, 2])
+    pairs = SentencePairs(texts, TOKENIZER, PairOptions())
+    assert pairs.lengths().tolist() == [[4], [4]]
+
+
+def test_a_long_document_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each chunk no more lines are counted than fit into it."""
+    store, original, num_counted = stored(tmp_path, [[1] * 400]), np.cumsum, []
+
+    def cumsum(sizes: np.ndarray[Any, Any]) -> Any:
+        num_counted.append(len(sizes))
+        return original(sizes)
+
+    monkeypatch.setattr(np, "cumsum", cumsum)
+    assert len(SentencePairs(store, TOKENIZER, PairOptions(12))) == 40
+    assert sum(num_counted) == 400
 
 
 def test_errors(tmp_path: Path) -> None:

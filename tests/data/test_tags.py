@@ -1,21 +1,51 @@
 """Schemes of tags: told apart, checked, converted and converted back."""
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from depthwise.data.tags import (
+    OUTSIDE,
     SCHEMES,
     Entity,
     contradictions,
     detect_scheme,
     entities,
     iob1_to_iob2,
-    iob2_of,
-    iob2_to_bioes,
-    iob2_to_iob1,
+    split_tag,
     to_iob2,
 )
+
+
+def iob2_to_iob1(tags: Sequence[str]) -> list[str]:
+    """``B-`` only between neighbours of the same type."""
+    converted, kind_before = [], ""
+    for tag in tags:
+        prefix, kind = split_tag(tag)
+        converted.append(tag if tag == OUTSIDE else f"{'B' if prefix == 'B' and kind == kind_before else 'I'}-{kind}")
+        kind_before = kind
+    return converted
+
+
+def iob2_to_bioes(tags: Sequence[str]) -> list[str]:
+    """The last word of an entity is ``E``, or ``S`` where it is the only one."""
+    converted = []
+    for tag, following in zip(tags, [*tags, OUTSIDE][1:], strict=True):
+        prefix, kind = split_tag(tag)
+        ends = following != f"I-{kind}"
+        converted.append(tag if tag == OUTSIDE else f"{'BISE'[2 * ends + (prefix == 'I')]}-{kind}")
+    return converted
+
+
+def iob2_of(found: Iterable[Entity], num_words: int) -> list[str]:
+    """Tags in IOB2 of entities that do not overlap: the way back from ``entities``."""
+    tags = [OUTSIDE] * num_words
+    for kind, start, end in found:
+        tags[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
+    return tags
+
 
 WAYS = {"iob1": iob2_to_iob1, "iob2": list, "bioes": iob2_to_bioes}
 
@@ -76,11 +106,26 @@ def test_a_few_wrong_tags_do_not_change_the_scheme() -> None:
         ("iob2", "O I-PER", 1, 'tag "I-PER" follows no PER; an entity begins with "B-PER"'),
         ("iob2", "B-LOC I-PER", 1, 'tag "I-PER" follows no PER; an entity begins with "B-PER"'),
         ("iob2", "I-PER", 0, 'tag "I-PER" follows no PER; an entity begins with "B-PER"'),
-        ("iob2", "B-PER E-PER", 1, 'tag "E-PER" is neither O nor begins with one of B-, I-'),
-        ("iob2", "O X-PER", 1, 'tag "X-PER" is neither O nor begins with one of B-, I-'),
-        ("iob2", "BI-PER", 0, 'tag "BI-PER" is neither O nor begins with one of B-, I-'),
-        ("iob2", "O B-", 1, 'tag "B-" is neither O nor begins with one of B-, I-'),
-        ("iob2", "o", 0, 'tag "o" is neither O nor begins with one of B-, I-'),
+        (
+            "iob2",
+            "B-PER E-PER",
+            1,
+            'tag "E-PER" is neither O nor begins with B- or I- (scheme plain takes any)',
+        ),
+        (
+            "iob2",
+            "O X-PER",
+            1,
+            'tag "X-PER" is neither O nor begins with B- or I- (scheme plain takes any)',
+        ),
+        (
+            "iob2",
+            "BI-PER",
+            0,
+            'tag "BI-PER" is neither O nor begins with B- or I- (scheme plain takes any)',
+        ),
+        ("iob2", "O B-", 1, 'tag "B-" is neither O nor begins with B- or I- (scheme plain takes any)'),
+        ("iob2", "o", 0, 'tag "o" is neither O nor begins with B- or I- (scheme plain takes any)'),
         ("iob1", "O B-PER", 1, 'tag "B-PER" follows no PER, where IOB1 writes "I-PER"'),
         ("iob1", "I-LOC B-PER", 1, 'tag "B-PER" follows no PER, where IOB1 writes "I-PER"'),
         (

@@ -80,6 +80,17 @@ def test_truncation_that_was_set_before_does_not_last() -> None:
     assert len(pieces_of("a b a b", tokenizer).ids) == 4
 
 
+def test_a_tokenizer_that_makes_nothing_of_a_letter(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE({"字": 0, "</s>": 1}, []))
+    specials = {"pad_token": "</s>", "eos_token": "</s>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials).save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded("字")["input_ids"] == [0, 1]
+    for template in (text_template, pair_template):
+        with pytest.raises(DataError, match="knows neither the letter a nor unknown ones; use one that has an unknown"):
+            template(loaded)
+
+
 def test_slow_tokenizers_are_refused() -> None:
     slow = object.__new__(type("SlowTokenizer", (PreTrainedTokenizerBase,), {}))
     with pytest.raises(DataError, match=r"^SlowTokenizer does not say where in the text its pieces stand; use a fast"):

@@ -215,6 +215,11 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty holds no tokenizer that can be loaded: "):
         load_tokenizer(tmp_path / "empty")
+    harmed = saved(tmp_path / "harmed", pad_token="<fill>", eos_token="<end>")
+    for content in ("[]", (harmed / "tokenizer.json").read_text().replace("WordLevel", "Words")):
+        (harmed / "tokenizer.json").write_text(content)
+        with pytest.raises(DataError, match=r"harmed holds no tokenizer that can be loaded: .*; save it again"):
+            load_tokenizer(harmed)
     with pytest.raises(DataError, match="has no token for padding; add one and save it again"):
         load_tokenizer(saved(tmp_path / "unpadded", eos_token="<end>"))
     with pytest.raises(DataError, match="has no token for end of sequence; add one"):

@@ -75,10 +75,10 @@ def test_there_and_back(kind: str, tokenizers: dict[str, PreTrainedTokenizerFast
 
 def test_long_sentences_are_split_between_words() -> None:
     aligner = WordAligner(bert_like(), WordPieceOptions(max_tokens=6))
-    rows = aligner.rows(["lowest", "low", "lowest", "lowest", "(so)"], sentence=3)
+    rows = aligner.parts(["lowest", "low", "lowest", "lowest", "(so)"], sentence=3)
     assert [row.words.tolist() for row in rows] == [[-1, 0, 0, 1, -1], [-1, 2, 2, 3, 3, -1], [-1, 4, 4, 4, 4, -1]]
     assert {row.sentence for row in rows} == {3}
-    narrow = WordAligner(bert_like(), WordPieceOptions(max_tokens=4)).rows(["(so)", "low"])
+    narrow = WordAligner(bert_like(), WordPieceOptions(max_tokens=4)).parts(["(so)", "low"])
     assert [row.words.tolist() for row in narrow] == [[-1, 0, 0, -1], [-1, 1, -1]]
 
 
@@ -88,7 +88,6 @@ def test_long_sentences_are_cut() -> None:
     rows = tagged_rows([short, long], bert_like(), NAMES, options, report)
     assert [row.words.tolist() for row in rows] == [[-1, 0, -1], [-1, 0, 1, 1, -1]]
     assert (report.num_kept, report.num_cut) == (2, 1)
-    assert [row.words.tolist() for row in WordAligner(bert_like(), options).rows(long.words)] == [[-1, 0, 1, 1, -1]]
     predicted = [np.full(5, 1)] * 2  # as long as the longest, with padding
     assert tags_of_words(rows, predicted, NAMES, [1, 3]) == [["B-X"], ["B-X", "B-X", "O"]]
 
@@ -111,7 +110,7 @@ def test_batches() -> None:
     assert batch["input_ids"].tolist()[0][3:] == [0, 0]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5, [1] * 5]
     assert batch["labels"].tolist() == [[-100, 1, -100, -100, -100], [-100, 0, -100, 2, -100], [-100] * 5]
-    unlabelled = WordAligner(bert_like(), WordPieceOptions()).rows(["low"])
+    unlabelled = WordAligner(bert_like(), WordPieceOptions()).parts(["low"])
     assert set(TaggingCollator(0)(unlabelled)) == {"input_ids", "attention_mask"}
 
 

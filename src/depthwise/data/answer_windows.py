@@ -106,8 +106,11 @@ def question_windows(
         asked = pieces_of(question.question, fast).ids
         if question.context != context:  # questions about the same paragraph follow each other
             context, pieces = question.context, pieces_of(question.context, fast)
-        if not len(asked) or not len(pieces.ids):
-            what = "question" if not len(asked) else "context"
+        answer = question.answers[0] if labelled and question.answers else None
+        span = None if answer is None else token_span(answer, pieces)
+        kept = {"question": len(asked), "context": len(pieces.ids), "answer": answer is None or span is not None}
+        if not all(kept.values()):
+            what = next(name for name, is_there in kept.items() if not is_there)
             fault = Fault("no_pieces", f"the tokenizer makes nothing of the {what}", question.question)
             report.left_out(question.file, question.line, fault)
             continue
@@ -117,7 +120,6 @@ def question_windows(
         first = len(template.before) + len(asked) + len(template.between)
         null = 0 if template.before else len(asked)
         width = options.max_tokens - template.num_special - len(asked)
-        span = token_span(question.answers[0], pieces) if labelled and question.answers else None
         for begin in _begins(len(pieces.ids), width, options.stride):
             window = slice(begin, begin + width)
             label = _label(span, first - begin, window, null) if labelled else None

@@ -114,7 +114,7 @@ def _best_spans(
     seen: set[tuple[int, int]] = set()
     for flat in _from_the_best(scores.ravel()):
         first, more = divmod(flat, widest)
-        if len(seen) == options.num_best or scores[first, more] == -np.inf:
+        if scores[first, more] == -np.inf:
             return
         start, end = int(window.offsets[first, 0]), int(window.offsets[first + more, 1])
         start += len(context[start:end]) - len(context[start:end].lstrip())
@@ -123,6 +123,8 @@ def _best_spans(
         if text and place not in seen:
             seen.add(place)
             yield Span(text, *place, float(scores[first, more]))
+            if len(seen) == options.num_best:
+                return
 
 
 def _from_the_best(scores: npt.NDArray[np.float64]) -> Iterator[int]:

@@ -76,11 +76,12 @@ class TokenBatches(Sampler[list[int]]):
         over = self._widths > (options.max_tokens or np.inf)
         self.too_long: npt.NDArray[np.int64] = np.flatnonzero(over)
         """Numbers of the examples that exceed the budget by themselves."""
-        self._examples = np.flatnonzero(~over) if options.too_long == "skip" else np.arange(len(sides))
+        self.examples = np.flatnonzero(~over) if options.too_long == "skip" else np.arange(len(sides))
+        """Numbers of the examples that are batched."""
         self._note_too_long()
         self.epoch, self.position = 0, 0
         self._began = (0, 0)
-        self._plan_of: tuple[int, _Plan] | None = None
+        self._plan_of: tuple[int, Plan] | None = None
 
     def _note_too_long(self) -> None:
         num, limit = len(self.too_long), self.options.max_tokens
@@ -93,7 +94,7 @@ class TokenBatches(Sampler[list[int]]):
                 "%s of %s examples are longer than max_tokens=%s and get batches of their own, up to %s tokens",
                 *(num, len(self._widths), limit, self._widths.max()),
             )
-        if not len(self._examples):
+        if not len(self.examples):
             what = f"is longer than max_tokens={limit}" if num else "is there"
             raise DataError(f"there is nothing to batch: {'every example' if num else 'no example'} {what}")
 
@@ -150,15 +151,15 @@ class TokenBatches(Sampler[list[int]]):
         """The same in every epoch: what is cut is always sorted by width or as given."""
         return self._plan().num_batches
 
-    def _plan(self) -> "_Plan":
+    def _plan(self) -> "Plan":
         """The plan of this epoch, kept until another one is wanted."""
         if self._plan_of is None or self._plan_of[0] != self.epoch:
-            self._plan_of = self.epoch, self._planned(self.epoch)
+            self._plan_of = self.epoch, self.planned(self.epoch)
         return self._plan_of[1]
 
-    def _planned(self, epoch: int) -> "_Plan":
+    def planned(self, epoch: int) -> "Plan":
         """Put examples in order, cut the order into batches, and put the batches in order."""
-        options, examples = self.options, self._examples
+        options, examples = self.options, self.examples
         generator = np.random.default_rng([options.seed, epoch])
         if options.order != "given":
             if options.order == "shuffled":
@@ -170,11 +171,11 @@ class TokenBatches(Sampler[list[int]]):
             order = generator.permutation(order)
         elif options.order == "sorted":
             order = order[::-1]
-        return _Plan(examples, bounds, order)
+        return Plan(examples, bounds, order)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The batches of an epoch as three arrays: examples, where each batch begins, and which batch comes when."""
 
     examples: npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 A store lies in the cache under a key made of the content of its files, the tokenizers and the options; where the files
 lie does not matter. It is written beside its place and renamed at the end, so that whatever interrupts the writing
 leaves nothing that could be mistaken for a whole store. Processes that want the same store wait for the first to
-write it.
+write it. Its report names files as they were called when it was written.
 """
 
 import hashlib
@@ -37,6 +37,7 @@ from depthwise.data.store import (
     tokens_file,
     write_meta,
 )
+from depthwise.data.tokenizers import encoded
 from depthwise.errors import ConfigError, DataError, Problem
 
 TOO_LONG = ("skip", "cut")
@@ -181,18 +182,8 @@ def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
 
 
 def _encoded(chunk: list[Example], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[list[list[int]]]:
-    """Ids of all texts, side by side. A fast tokenizer spreads a batch over all cores and keeps its order."""
-    return [
-        tokenizer(
-            [example.texts[text] for example in chunk],
-            padding=False,
-            truncation=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )["input_ids"]
-        for text, tokenizer in enumerate(tokenizers)
-    ]
+    """Ids of all texts, side by side."""
+    return [encoded(tokenizer, [example.texts[text] for example in chunk]) for text, tokenizer in enumerate(tokenizers)]
 
 
 class _Writer:

@@ -6,14 +6,18 @@ once more to be tokenised. ``hub.HubDataset`` is one more, for data sets of the 
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from depthwise.data.lines import Example, Fault, LineReport, count_lines, opened, read_lines
+from depthwise.data.lines import Example, Fault, LineReport, LineRules, count_lines, opened, read_lines
 from depthwise.errors import DataError
+
+Fields = tuple[tuple[str, ...], str | None]
+"""The texts of an example and its label."""
 
 
 class Corpus(Protocol):
@@ -78,40 +82,10 @@ class ParallelText:
 
 
 @dataclass(frozen=True)
-class TabbedPairs:
-    """A text and its translation as tab-separated values, a pair on each line."""
+class LineFile(ABC):
+    """A file with one example on each line."""
 
     path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def num_texts(self) -> int:
-        return 2
-
-    def num_lines(self) -> int:
-        return count_lines(self.path)
-
-    def identity(self) -> dict[str, Any]:
-        return {"kind": "tabbed pairs", "files": [file_identity(self.path)]}
-
-    def examples(self, report: LineReport) -> Iterator[Example]:
-        for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
-            columns = line if isinstance(line, Fault) else _columns(line, ("source", "target"))
-            if isinstance(columns, Fault):
-                report.bad(self.path, number, columns)
-            else:
-                yield Example(tuple(columns), None, str(self.path), number)
-
-
-@dataclass(frozen=True)
-class LabelledText:
-    """Tab-separated values: a label, a text and, where ``num_texts`` is 2, a second text."""
-
-    path: Path
-    num_texts: int = 1
 
     @property
     def name(self) -> str:
@@ -120,61 +94,79 @@ class LabelledText:
     def num_lines(self) -> int:
         return count_lines(self.path)
 
-    def identity(self) -> dict[str, Any]:
-        return {"kind": "labelled text", "num_texts": self.num_texts, "files": [file_identity(self.path)]}
-
-    def examples(self, report: LineReport) -> Iterator[Example]:
-        names = ("label", *["text"] * self.num_texts)
-        for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
-            columns = line if isinstance(line, Fault) else _columns(line, names)
-            if isinstance(columns, Fault):
-                report.bad(self.path, number, columns)
-            else:
-                label, *texts = columns
-                yield Example(tuple(texts), label.strip(), str(self.path), number)
-
-
-@dataclass(frozen=True)
-class JsonLines:
-    """One JSON object per line, with its texts and its label under the given names.
-
-    ``translation.de`` is the field ``de`` of the object under ``translation``.
-    """
-
-    path: Path
-    texts: tuple[str, ...]
-    label: str | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def num_texts(self) -> int:
-        return len(self.texts)
-
-    def num_lines(self) -> int:
-        return count_lines(self.path)
-
-    def identity(self) -> dict[str, Any]:
-        files = [file_identity(self.path)]
-        return {"kind": "json lines", "texts": list(self.texts), "label": self.label, "files": files}
-
     def examples(self, report: LineReport) -> Iterator[Example]:
         for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
-            fields = line if isinstance(line, Fault) else self._fields(line)
+            fields = line if isinstance(line, Fault) else self.fields(line)
             if isinstance(fields, Fault):
                 report.bad(self.path, number, fields)
             else:
                 yield Example(*fields, str(self.path), number)
 
-    def _fields(self, line: str) -> tuple[tuple[str, ...], str | None] | Fault:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return Fault("bad_json", "the line is not JSON", line)
-        fields = fields_of(record, self.texts, self.label)
-        return Fault(fields.kind, fields.message, line) if isinstance(fields, Fault) else fields
+    @abstractmethod
+    def fields(self, line: str) -> Fields | Fault:
+        """What a line says, or what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class TabbedPairs(LineFile):
+    """A text and its translation as tab-separated values, a pair on each line."""
+
+    @property
+    def num_texts(self) -> int:
+        return 2
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "tabbed pairs", "files": [file_identity(self.path)]}
+
+    def fields(self, line: str) -> Fields | Fault:
+        columns = _columns(line, ("source", "target"))
+        return columns if isinstance(columns, Fault) else (tuple(columns), None)
+
+
+@dataclass(frozen=True)
+class LabelledText(LineFile):
+    """Tab-separated values: a label, a text and, where ``num_texts`` is 2, a second text."""
+
+    num_texts: int = 1
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "labelled text", "num_texts": self.num_texts, "files": [file_identity(self.path)]}
+
+    def fields(self, line: str) -> Fields | Fault:
+        columns = _columns(line, ("label", *["text"] * self.num_texts))
+        return columns if isinstance(columns, Fault) else (tuple(columns[1:]), columns[0].strip())
+
+
+@dataclass(frozen=True)
+class JsonLines(LineFile):
+    """One JSON object per line, with its texts and its label under the given names.
+
+    ``translation.de`` is the field ``de`` of the object under ``translation``.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None = None
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.texts)
+
+    def identity(self) -> dict[str, Any]:
+        files = [file_identity(self.path)]
+        return {"kind": "json lines", "texts": list(self.texts), "label": self.label, "files": files}
+
+    def fields(self, line: str) -> Fields | Fault:
+        record = json_record(line)
+        fields = record if isinstance(record, Fault) else fields_of(record, self.texts, self.label)
+        return replace(fields, text=line) if isinstance(fields, Fault) else fields
+
+
+def json_record(line: str) -> Any | Fault:
+    """What a line of JSON holds."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return Fault("bad_json", "the line is not JSON")
 
 
 def _columns(line: str, names: tuple[str, ...]) -> list[str] | Fault:
@@ -189,7 +181,7 @@ def _columns(line: str, names: tuple[str, ...]) -> list[str] | Fault:
     return columns
 
 
-def fields_of(record: Any, texts: tuple[str, ...], label: str | None) -> tuple[tuple[str, ...], str | None] | Fault:
+def fields_of(record: Any, texts: tuple[str, ...], label: str | None) -> Fields | Fault:
     """Texts and label of one record. A label may also be a number or a truth value and is then spelled as in JSON."""
     found: dict[str, Any] = {}
     for name in (*texts, *([label] if label is not None else [])):
@@ -219,7 +211,7 @@ def encodable(text: str) -> bool:
 
 def num_texts_in(path: Path) -> int:
     """How many texts a line of tab-separated values has, judged by the first line of the file that has a tab."""
-    for line in islice(read_lines(path, max_chars=100_000), 100):
+    for line in islice(read_lines(path, LineRules().max_chars), 100):
         if isinstance(line, str) and "\t" in line:
             return min(line.count("\t"), 2)
     raise DataError(f"{path} has no tab in its first lines; write one label<tab>text per line")

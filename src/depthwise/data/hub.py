@@ -72,7 +72,7 @@ class HubDataset:
             rows = datasets.load_dataset(
                 self.path, self.config, split=self.split, revision=self.revision, **self.options
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
             raise DataError(f"{self.name} cannot be loaded: {reason}; check name, configuration and split") from error
         for name in (*self.texts, *([self.label] if self.label is not None else [])):

@@ -5,7 +5,7 @@ import re
 Place = tuple[str | int, ...]
 """The way from the outermost value inwards: names of fields and numbers of items."""
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|\n', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:\n]', re.DOTALL)
 
 
 def object_lines(text: str) -> dict[Place, int]:

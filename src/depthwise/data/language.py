@@ -104,19 +104,24 @@ class LanguageRow(IdRow):
 class TokenBlocks:
     """A stream of ids in blocks, by number: block k begins ``k · (block − context)`` ids into start token and stream.
 
-    ``tokens`` may lie on disk; only what a block needs is read. ``blocks[~i]`` is block i to be ignored.
+    The stream is an array or all texts one behind the other. These may lie on disk: only what a block needs is read,
+    and they travel to other processes as they are, not as the stream. ``blocks[~i]`` is block i to be ignored.
     """
 
     def __init__(
-        self, tokens: npt.NDArray[Any], start_id: int, options: BlockOptions, report: LineReport | None = None
+        self, texts: Texts | npt.NDArray[Any], start_id: int, options: BlockOptions, report: LineReport | None = None
     ) -> None:
-        self.tokens, self.start_id, self.options = tokens, start_id, options
+        self.texts, self.start_id, self.options = texts, start_id, options
+        self.tokens = texts if isinstance(texts, np.ndarray) else stream_of(texts)
         self.report = LineReport() if report is None else report
 
     @classmethod
     def of_texts(cls, texts: Texts, start_id: int, options: BlockOptions) -> "TokenBlocks":
-        """All texts one behind the other."""
-        return cls(stream_of(texts), start_id, options, texts.report)
+        """All texts one behind the other, with their report."""
+        return cls(texts, start_id, options, texts.report)
+
+    def __reduce__(self) -> tuple[type["TokenBlocks"], tuple[Any, ...]]:
+        return type(self), (self.texts, self.start_id, self.options, self.report)
 
     def __len__(self) -> int:
         return int(num_blocks(len(self.tokens), self.options))

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from depthwise.data.batches import BatchOptions, TokenBatches, _Plan
-from depthwise.data.collate import IGNORED, Seq2SeqCollator
+from depthwise.data.batches import BatchOptions, Plan, TokenBatches
+from depthwise.data.collate import Seq2SeqCollator, padded
 from depthwise.data.lines import LineReport, merged_reports
 from depthwise.data.store import Row, TokenStore
 from depthwise.errors import ConfigError, DataError, Problem
@@ -51,12 +51,10 @@ def language_token(language: str) -> str:
 
 
 def add_language_tokens(tokenizer: PreTrainedTokenizerBase, languages: Sequence[str]) -> dict[str, int]:
-    """Give a tokenizer a special token for every language, unless it has it, and tell their ids."""
-    names = [language_token(language) for language in languages]
-    known = tokenizer.get_vocab()
-    tokenizer.add_tokens([name for name in names if name not in known], special_tokens=True)
+    """Give a tokenizer a special token for every language and tell their ids; one that it has keeps its id."""
+    tokenizer.add_tokens([language_token(language) for language in languages], special_tokens=True)
     vocabulary = tokenizer.get_vocab()
-    return {language: vocabulary[name] for language, name in zip(languages, names, strict=True)}
+    return {language: vocabulary[language_token(language)] for language in languages}
 
 
 def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -78,10 +76,11 @@ class LanguageBatches(TokenBatches):
     """A batch sampler over several pairs of languages, where every batch is of one pair.
 
     ``lengths`` has those of each pair; examples are numbered through, pair by pair, as in ``LanguageStores``. An epoch
-    has as many batches as all pairs have together. With temperature 1 these are all examples, each once. Otherwise a
-    pair has its share of the epoch: a small one is gone through several times, each time in batches of its own, and of
-    a large one every epoch takes the next part. An epoch depends on seed and number only, and is shared by processes
-    and resumed like that of ``TokenBatches``. Where the order is not ``shuffled``, pairs come one after the other.
+    has as many batches as all pairs have together, and at least one of each. With temperature 1 these are all examples,
+    each once. Otherwise a pair has its share of the epoch: a small one is gone through several times, each time in
+    batches of its own, and of a large one every epoch takes the next part. An epoch depends on seed and number only,
+    and is shared by processes and resumed like that of ``TokenBatches``. Where the order is not ``shuffled``, pairs
+    come one after the other.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class LanguageBatches(TokenBatches):
         A share counts examples; with as many batches per example as a pair has, it becomes a share of batches.
         """
         available = np.array([member.num_batches for member in self._members])
-        examples = np.array([len(member._examples) for member in self._members])
+        examples = np.array([len(member.examples) for member in self._members])
         weights = temperature_shares(examples, self.temperature) * available / examples
         exact = weights / weights.sum() * available.sum()
         whole = np.floor(exact + 1e-9).astype(int)
@@ -124,7 +123,7 @@ class LanguageBatches(TokenBatches):
     def _digest(self) -> int:
         return zlib.crc32(repr((self.names, self._begins.tolist(), self.temperature)).encode(), super()._digest())
 
-    def _planned(self, epoch: int) -> _Plan:
+    def planned(self, epoch: int) -> Plan:
         """The batches that are next in each pair, and the order of all of them."""
         parts: list[npt.NDArray[np.int64]] = []
         for member, name, begin in zip(self._members, self.names, self._begins[:-1], strict=True):
@@ -134,7 +133,7 @@ class LanguageBatches(TokenBatches):
         order = np.arange(len(parts))
         if self.options.order == "shuffled":
             order = np.random.default_rng([self.options.seed, epoch]).permutation(order)
-        return _Plan(np.concatenate(parts), bounds, order)
+        return Plan(np.concatenate(parts), bounds, order)
 
 
 def _member(table: npt.NDArray[Any], name: str, options: BatchOptions) -> TokenBatches:
@@ -150,7 +149,7 @@ def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.
     found: list[npt.NDArray[np.int64]] = []
     while num > 0:
         turn, place = divmod(first, member.num_batches)
-        plan = member._planned(turn)
+        plan = member.planned(turn)
         taken = plan.order[place : place + num]
         found += [plan.examples[plan.bounds[which] : plan.bounds[which + 1]] for which in taken]
         first, num = first + len(taken), num - len(taken)
@@ -237,9 +236,5 @@ class DecoderLanguageCollator:
         starts = torch.tensor([[row.label] for row in rows], dtype=torch.int64)
         if "labels" not in batch:
             return {**batch, "decoder_input_ids": starts}
-        plain = Seq2SeqCollator(self.pad_id, self.pad_to_multiple)([replace(row, ignored=False) for row in rows])
-        earlier = plain["labels"][:, :-1]
-        return {
-            **batch,
-            "decoder_input_ids": torch.cat([starts, earlier.masked_fill(earlier == IGNORED, self.pad_id)], dim=1),
-        }
+        targets, _ = padded([row.texts[1] for row in rows], self.pad_id, self.pad_to_multiple)
+        return {**batch, "decoder_input_ids": torch.cat([starts, targets[:, :-1]], dim=1)}

@@ -1,9 +1,9 @@
 """Masked language modelling: which tokens are to be guessed, and what stands in their place.
 
-Of the tokens that may be masked, all but special ones, a share ``rate`` is chosen, in expectation exactly that. What is
-chosen together is a unit: a token, a whole word, or an n-gram of whole words (Lan et al. 2020, section 4.1). Of the
-chosen tokens, each by itself, 80 % become the mask, 10 % any other token and 10 % stay as they are (Devlin et al. 2019,
-section 3.1).
+Of the tokens that may be masked, all but special ones, a share ``rate`` is chosen, in expectation exactly that; only
+n-grams, which do not overlap, leave too little room for it from about 0.8 on. What is chosen together is a unit: a
+token, a whole word, or an n-gram of whole words (Lan et al. 2020, section 4.1). Of the chosen tokens, each by itself,
+80 % become the mask, 10 % a random token and 10 % stay as they are (Devlin et al. 2019, section 3.1).
 
 Masking is drawn from seed and number of the example, and where it is dynamic (Liu et al. 2019, section 4.1) from the
 epoch too. So it does not depend on batches, workers or processes. A masked row has two texts: what the model sees, and

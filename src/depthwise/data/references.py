@@ -1,64 +1,45 @@
 """JSON lines whose second text may be written in several ways: summaries by several people, translations likewise."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from depthwise.data.corpora import fields_of, file_identity
-from depthwise.data.lines import Example, Fault, LineReport, count_lines, read_lines
+from depthwise.data.corpora import Fields, LineFile, fields_of, file_identity, json_record
+from depthwise.data.lines import Fault
 
 
 @dataclass(frozen=True)
-class JsonReferences:
+class JsonReferences(LineFile):
     """One JSON object per line: a text and, under another name, one reference or a list of them.
 
     The texts of an example are the text and all its references; of these a store takes the first.
     """
 
-    path: Path
     text: str
     references: str
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     @property
     def num_texts(self) -> int:
         return 2
 
-    def num_lines(self) -> int:
-        return count_lines(self.path)
-
     def identity(self) -> dict[str, Any]:
         names = [self.text, self.references]
         return {"kind": "json references", "texts": names, "files": [file_identity(self.path)]}
 
-    def examples(self, report: LineReport) -> Iterator[Example]:
-        for number, line in enumerate(read_lines(self.path, report.rules.max_chars), start=1):
-            found = line if isinstance(line, Fault) else self._fields(line)
-            if isinstance(found, Fault):
-                report.bad(self.path, number, found)
-            else:
-                yield Example(found, None, str(self.path), number)
+    def fields(self, line: str) -> Fields | Fault:
+        record = json_record(line)
+        fields = record if isinstance(record, Fault) else self._texts(record)
+        return replace(fields, text=line) if isinstance(fields, Fault) else (fields, None)
 
-    def _fields(self, line: str) -> tuple[str, ...] | Fault:
+    def _texts(self, record: Any) -> tuple[str, ...] | Fault:
         """The text and its references."""
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return Fault("bad_json", "the line is not JSON", line)
         texts: list[str] = []
         for owner, name in [(record, self.text), *_each(record, self.references)]:
             found = fields_of(owner, (name,), None)
             if isinstance(found, Fault):
-                return Fault(found.kind, found.message, line)
+                return found
             texts += found[0]
-        if len(texts) == 1:
-            return Fault("empty", f'field "{self.references}" is empty', line)
-        return tuple(texts)
+        return tuple(texts) if len(texts) > 1 else Fault("empty", f'field "{self.references}" is empty')
 
 
 def _each(record: Any, name: str) -> Iterator[tuple[Any, str]]:

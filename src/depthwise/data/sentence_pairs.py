@@ -101,7 +101,8 @@ class SentencePairs:
         chunks: list[npt.NDArray[np.int64]] = []
         for document in self._documents():
             while len(document) > 1:
-                num = max(2, int(np.searchsorted(np.cumsum(self._sizes[document]), self._room, side="right")))
+                ends = np.cumsum(self._sizes[document[: self._room]])  # no line is empty, so that more cannot fit
+                num = max(2, int(np.searchsorted(ends, self._room, side="right")))
                 chunks.append(document[:num])
                 document = document[num:]
             self.num_left_out += len(document)
@@ -112,7 +113,7 @@ class SentencePairs:
         if self.options.across_empty_lines:
             return [numbers]
         lines = np.array([self.store.line(int(number)) for number in numbers], np.int64)
-        return np.split(numbers, np.flatnonzero(np.diff(lines) > 1) + 1)
+        return np.split(numbers, np.flatnonzero(np.diff(lines) != 1) + 1)
 
     def _body(self, line: int) -> npt.NDArray[np.int32]:
         """A line without its special tokens."""

@@ -50,8 +50,8 @@ def contradictions(tags: Sequence[str], scheme: str) -> Iterator[Contradiction]:
     for place, tag in enumerate(tags):
         prefix, kind = split_tag(tag)
         if tag != OUTSIDE and prefix not in PREFIXES[scheme]:
-            allowed = "-, ".join(PREFIXES[scheme])
-            yield Contradiction(place, f'tag "{tag}" is neither O nor begins with one of {allowed}-')
+            allowed = "- or ".join(PREFIXES[scheme])
+            yield Contradiction(place, f'tag "{tag}" is neither O nor begins with {allowed}- (scheme plain takes any)')
             before, kind_before = "", ""
             continue
         message = _fault(scheme, tag, prefix, kind, before, kind_before)
@@ -109,30 +109,10 @@ def iob1_to_iob2(tags: Sequence[str]) -> list[str]:
     return converted
 
 
-def iob2_to_iob1(tags: Sequence[str]) -> list[str]:
-    """``B-`` only between neighbours of the same type."""
-    converted, kind_before = [], ""
-    for tag in tags:
-        prefix, kind = split_tag(tag)
-        converted.append(tag if tag == OUTSIDE else f"{'B' if prefix == 'B' and kind == kind_before else 'I'}-{kind}")
-        kind_before = kind
-    return converted
-
-
 def bioes_to_iob2(tags: Sequence[str]) -> list[str]:
     """``S`` begins and ``E`` goes on."""
     parts = [(tag, *split_tag(tag)) for tag in tags]
     return [tag if tag == OUTSIDE else f"{'B' if prefix in ('B', 'S') else 'I'}-{kind}" for tag, prefix, kind in parts]
-
-
-def iob2_to_bioes(tags: Sequence[str]) -> list[str]:
-    """The last word of an entity is ``E``, or ``S`` where it is the only one."""
-    converted = []
-    for tag, following in zip(tags, [*tags, OUTSIDE][1:], strict=True):
-        prefix, kind = split_tag(tag)
-        ends = following != f"I-{kind}"
-        converted.append(tag if tag == OUTSIDE else f"{'BISE'[2 * ends + (prefix == 'I')]}-{kind}")
-    return converted
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -145,11 +125,3 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         elif prefix == "I":
             found[-1] = found[-1]._replace(end=place + 1)
     return found
-
-
-def iob2_of(found: Iterable[Entity], num_words: int) -> list[str]:
-    """Tags in IOB2 of entities that do not overlap: the way back from ``entities``."""
-    tags = [OUTSIDE] * num_words
-    for kind, start, end in found:
-        tags[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
-    return tags

@@ -112,6 +112,8 @@ def pieces_of(text: str, tokenizer: PreTrainedTokenizerFast) -> Pieces:
 def _around(ids: list[int], owners: list[int | None], num_texts: int) -> tuple[tuple[int, ...], ...]:
     """Special ids by place: before, between, behind. ``owners`` says which text an id is of, None for special ones."""
     last = num_texts - 1
+    if not {0, last} <= set(owners):
+        raise DataError("the tokenizer knows neither the letter a nor unknown ones; use one that has an unknown token")
     firsts = [owners.index(text) for text in (0, last)]
     ends = [len(owners) - owners[::-1].index(text) for text in (0, last)]
     between = ids[ends[0] : firsts[1]] if num_texts == 2 else []

@@ -109,18 +109,16 @@ class WordAligner:
         self.options = options
         self.room = None if options.max_tokens is None else options.max_tokens - self.template.num_special
         if self.room is not None and self.room < 1:
-            problem = f"{options.max_tokens} leaves no room beside {self.template.num_special} special tokens"
+            problem = (
+                f"{options.max_tokens} leaves no room beside {self.template.num_special} special tokens; give more"
+            )
             raise ConfigError("data", [Problem("max_tokens", problem)])
-
-    def rows(self, words: Sequence[str], sentence: int = 0) -> list[PieceRow]:
-        """One row, or several where the sentence is too long and is split; none where no word leaves a piece."""
-        parts = self.parts(words, sentence)
-        return parts[:1] if self.options.too_long == "cut" else parts
 
     def parts(
         self, words: Sequence[str], sentence: int = 0, labels: npt.NDArray[np.int32] | None = None
     ) -> list[PieceRow]:
-        """The whole sentence in as many rows as it takes. ``labels`` has a number for each word."""
+        """The whole sentence in as many rows as it takes, none where no word leaves a piece. ``labels`` has a number
+        for each word."""
         ids, owners = self._pieces(words)
         return [self._row(ids[part], owners[part], sentence, labels) for part in self._slices(owners)]
 
