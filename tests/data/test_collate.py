@@ -17,7 +17,7 @@ from depthwise.data import (
     TokenBatches,
     build_store,
 )
-from depthwise.data.collate import IGNORED
+from depthwise.data.collate import IGNORED, lengthened
 from depthwise.data.templates import PairForm, Template
 from depthwise.losses import IGNORED as IGNORED_BY_LOSSES
 
@@ -45,10 +45,17 @@ def test_an_id_that_equals_padding_is_still_text() -> None:
     assert (batch["attention_mask"].tolist(), batch["labels"].tolist()) == ([[1, 1]], [[1, 2]])
 
 
-def test_pad_to_multiple() -> None:
-    batch = Seq2SeqCollator(pad_id=1, pad_to_multiple=4)([row([5, 6, 7, 8, 2], [3, 2])])
-    assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 8), (1, 4))
-    assert ClassificationCollator(1, 4)([row([5, 6, 7, 2])])["input_ids"].shape == (1, 4)
+def test_lengthened() -> None:
+    batch = Seq2SeqCollator(pad_id=1)([row([5, 6, 7, 8, 2], [3, 2])])
+    fillers = {"input_ids": 1, "attention_mask": 0, "labels": IGNORED, "elsewhere": 3}
+    longer = lengthened({**batch, "classes": torch.ones(1)}, fillers, 4)
+    assert longer["input_ids"].tolist() == [[5, 6, 7, 8, 2, 1, 1, 1]]
+    assert longer["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 0, 0, 0]]
+    assert longer["labels"].tolist() == [[3, 2, IGNORED, IGNORED]]
+    assert longer["classes"].tolist() == [1]
+    shapes = {name: value.shape for name, value in lengthened(batch, fillers, 4, most=6).items()}
+    assert shapes == {"input_ids": (1, 6), "attention_mask": (1, 6), "labels": (1, 4)}
+    assert lengthened(batch, fillers, 4, most=3)["input_ids"].shape == (1, 5)
 
 
 def test_classes_and_pairs() -> None:

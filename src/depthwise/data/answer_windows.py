@@ -70,11 +70,10 @@ class AnswerCollator:
     """
 
     pad_id: int
-    pad_to_multiple: int = 1
     token_types: bool = False
 
     def __call__(self, rows: Sequence[AnswerWindow]) -> dict[str, Tensor]:
-        ids, valid = padded([row.ids for row in rows], self.pad_id, self.pad_to_multiple)
+        ids, valid = padded([row.ids for row in rows], self.pad_id)
         batch = {"input_ids": ids, "attention_mask": valid.long()}
         if self.token_types:
             batch["token_type_ids"] = second_types([row.first for row in rows], batch["attention_mask"])

@@ -39,7 +39,7 @@ class BatchOptions:
     too_long: str = "alone"
     """An example that exceeds the budget by itself gets a batch ``alone``, or is left out by ``skip``."""
     pad_to_multiple: int = 1
-    """Lengths count as the collator pads them."""
+    """Lengths count as ``lengthened`` makes them."""
 
     def __post_init__(self) -> None:
         problems = []

@@ -25,12 +25,11 @@ class Seq2SeqCollator:
     """
 
     pad_id: int
-    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        batch = _inputs([row.texts[0] for row in rows], self.pad_id, self.pad_to_multiple)
+        batch = _inputs([row.texts[0] for row in rows], self.pad_id)
         if all(len(row.texts) == 2 for row in rows):
-            labels, _ = padded([row.texts[1] for row in rows], IGNORED, self.pad_to_multiple)
+            labels, _ = padded([row.texts[1] for row in rows], IGNORED)
             batch["labels"] = labels.masked_fill(_ignored(rows)[:, None], IGNORED)
         return batch
 
@@ -46,12 +45,11 @@ class ClassificationCollator:
     """
 
     pad_id: int
-    pad_to_multiple: int = 1
     pair: PairForm | None = None
     token_types: bool = False
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        batch = _inputs([self._joined(row.texts) for row in rows], self.pad_id, self.pad_to_multiple)
+        batch = _inputs([self._joined(row.texts) for row in rows], self.pad_id)
         if self.token_types:
             firsts = [self._second_from(row.texts) for row in rows]
             batch["token_type_ids"] = second_types(firsts, batch["attention_mask"])
@@ -73,12 +71,9 @@ def second_types(firsts: Sequence[int], mask: Int[Tensor, "B T"]) -> Int[Tensor,
     return (places >= torch.tensor(firsts)[:, None]).long() * mask
 
 
-def padded(
-    texts: Sequence[npt.NDArray[np.integer]], filler: int, multiple: int = 1
-) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Texts one below the other, filled up on the right to the longest or to the next multiple, and where they are."""
-    longest = max(len(text) for text in texts)
-    ids = np.full((len(texts), -(longest // -multiple) * multiple), filler, np.int64)
+def padded(texts: Sequence[npt.NDArray[np.integer]], filler: int) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """Texts one below the other, filled up on the right to the longest, and where they are."""
+    ids = np.full((len(texts), max(len(text) for text in texts)), filler, np.int64)
     lengths = np.array([len(text) for text in texts])
     for row, text in enumerate(texts):
         ids[row, : len(text)] = text
@@ -102,8 +97,8 @@ def _lengthened(value: Tensor, filler: int, multiple: int, most: int | None) -> 
     return F.pad(value, (0, missing), value=filler) if missing else value
 
 
-def _inputs(texts: Sequence[npt.NDArray[np.integer]], pad_id: int, multiple: int) -> dict[str, Tensor]:
-    ids, valid = padded(texts, pad_id, multiple)
+def _inputs(texts: Sequence[npt.NDArray[np.integer]], pad_id: int) -> dict[str, Tensor]:
+    ids, valid = padded(texts, pad_id)
     return {"input_ids": ids, "attention_mask": valid.long()}
 
 

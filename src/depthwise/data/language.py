@@ -197,10 +197,9 @@ class LanguageCollator:
     """``input_ids``, ``attention_mask`` and ``labels``: the same ids, -100 on context, padding and ignored rows."""
 
     pad_id: int
-    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[LanguageRow]) -> dict[str, Tensor]:
-        ids, valid = padded([row.ids for row in rows], self.pad_id, self.pad_to_multiple)
+        ids, valid = padded([row.ids for row in rows], self.pad_id)
         labels = ids.masked_fill(~valid, IGNORED)
         for place, row in enumerate(rows):
             labels[place, : None if row.ignored else row.num_context] = IGNORED

@@ -229,12 +229,11 @@ class DecoderLanguageCollator:
     """Like ``Seq2SeqCollator``, and ``decoder_input_ids`` that start with the token of the row's target language."""
 
     pad_id: int
-    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        batch = Seq2SeqCollator(self.pad_id, self.pad_to_multiple)(rows)
+        batch = Seq2SeqCollator(self.pad_id)(rows)
         starts = torch.tensor([[row.label] for row in rows], dtype=torch.int64)
         if "labels" not in batch:
             return {**batch, "decoder_input_ids": starts}
-        targets, _ = padded([row.texts[1] for row in rows], self.pad_id, self.pad_to_multiple)
+        targets, _ = padded([row.texts[1] for row in rows], self.pad_id)
         return {**batch, "decoder_input_ids": torch.cat([starts, targets[:, :-1]], dim=1)}

@@ -130,15 +130,14 @@ class MaskedCollator:
     """
 
     pad_id: int
-    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        ids, valid = padded([row.texts[0] for row in rows], self.pad_id, self.pad_to_multiple)
+        ids, valid = padded([row.texts[0] for row in rows], self.pad_id)
         batch = {"input_ids": ids, "attention_mask": valid.long()}
         if any(len(row.texts) == 1 for row in rows):
             return batch
         ignored = torch.tensor([row.ignored for row in rows])
-        labels, _ = padded([row.texts[1] for row in rows], IGNORED, self.pad_to_multiple)
+        labels, _ = padded([row.texts[1] for row in rows], IGNORED)
         batch["labels"] = labels.masked_fill(ignored[:, None], IGNORED)
         batch["label_places"] = (batch["labels"].flatten() != IGNORED).nonzero().squeeze(1)
         if all(row.label is not None for row in rows):

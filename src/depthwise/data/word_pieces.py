@@ -64,14 +64,13 @@ class TaggingCollator:
     """``input_ids``, ``attention_mask`` and, for rows with tags, ``labels`` (B, T), -100 on all but first pieces."""
 
     pad_id: int
-    pad_to_multiple: int = 1
 
     def __call__(self, rows: Sequence[PieceRow]) -> dict[str, Tensor]:
-        ids, valid = padded([row.ids for row in rows], self.pad_id, self.pad_to_multiple)
+        ids, valid = padded([row.ids for row in rows], self.pad_id)
         batch = {"input_ids": ids, "attention_mask": valid.long()}
         labels = [row.labels for row in rows if row.labels is not None]
         if len(labels) == len(rows):
-            filled, _ = padded(labels, IGNORED, self.pad_to_multiple)
+            filled, _ = padded(labels, IGNORED)
             batch["labels"] = filled.masked_fill(torch.tensor([row.ignored for row in rows])[:, None], IGNORED)
         return batch
 
