@@ -121,6 +121,12 @@ BOTH = "has no counterpart here; import a model that has both or neither"
             "adaptive_input_factor",
             f"2 and adaptive_softmax_factor 4 are not one whole number; {SAME_BANDS}",
         ),
+        ({**BANDS, "adaptive_input_factor": "four"}, "adaptive_input_factor", "'four' is no number; give one"),
+        (
+            {"decoder_conv_type": ["dynamic"]},
+            "decoder_conv_type",
+            "['dynamic'] has no counterpart here; only lightweight, dynamic can be imported",
+        ),
         (
             {"adaptive_softmax_cutoff": [10]},
             "adaptive_softmax_cutoff",

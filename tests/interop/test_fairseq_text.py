@@ -280,7 +280,8 @@ def test_a_line_that_is_no_entry(text: str, line: int, shown: str, tmp_path: Pat
     path = write_dictionary(tmp_path, text)
     with pytest.raises(CheckpointError) as caught:
         read_dictionary(path)
-    assert str(caught.value) == f'{path}:{line}: expected a type and its count, got "{shown}"'
+    found = f'expected a type and its count, got "{shown}"'
+    assert str(caught.value) == f"{path}:{line}: {found}; give a dictionary that fairseq wrote"
 
 
 def test_a_dictionary_that_is_no_text(tmp_path: Path) -> None:

@@ -18,34 +18,35 @@ PADDING = 1
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu, "tanh": torch.tanh}
 NUM_SOURCE_TYPES, NUM_TARGET_TYPES = 17, 13
 
+
+def both(option: str, value: Any) -> dict[str, Any]:
+    """An argument of encoder and decoder."""
+    return {f"{side}_{option}": value for side in ("encoder", "decoder")}
+
+
 TRANSFORMER: dict[str, Any] = {
     "arch": "transformer",
-    **{f"{side}_embed_dim": 12 for side in ("encoder", "decoder")},
-    **{f"{side}_ffn_embed_dim": 20 for side in ("encoder", "decoder")},
-    **{f"{side}_attention_heads": 3 for side in ("encoder", "decoder")},
-    **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
+    **{**both("embed_dim", 12), **both("ffn_embed_dim", 20), **both("attention_heads", 3), **both("layers", 2)},
     "max_source_positions": 20,
     "max_target_positions": 24,
 }
-LIGHTCONV: dict[str, Any] = {
+PRE_NORM_DECODER: dict[str, Any] = {**TRANSFORMER, "decoder_normalize_before": True}
+DYNAMIC: dict[str, Any] = {
     **TRANSFORMER,
     "arch": "lightconv",
     "encoder_kernel_size_list": [3, 7],
     "decoder_kernel_size_list": [2, 5],
 }
+LIGHT: dict[str, Any] = {**DYNAMIC, **both("conv_type", "lightweight")}
 VARIANTS: dict[str, dict[str, Any]] = {
     "transformer post-norm": TRANSFORMER,
-    "transformer pre-norm": {**TRANSFORMER, "encoder_normalize_before": True, "decoder_normalize_before": True},
-    "transformer norms differ": {**TRANSFORMER, "decoder_normalize_before": True},
-    "transformer without last norm": {
-        **TRANSFORMER,
-        "decoder_normalize_before": True,
-        "no_decoder_final_norm": True,
-    },
+    "transformer pre-norm": {**TRANSFORMER, **both("normalize_before", True)},
+    "transformer norms differ": PRE_NORM_DECODER,
+    "transformer without last norm": {**PRE_NORM_DECODER, "no_decoder_final_norm": True},
     "transformer gelu": {**TRANSFORMER, "activation_fn": "gelu"},
     "transformer swish": {**TRANSFORMER, "activation_fn": "swish"},
     "transformer tanh": {**TRANSFORMER, "activation_fn": "tanh"},
-    "transformer learned positions": {**TRANSFORMER, "encoder_learned_pos": True, "decoder_learned_pos": True},
+    "transformer learned positions": {**TRANSFORMER, **both("learned_pos", True)},
     "transformer source positions learned": {**TRANSFORMER, "encoder_learned_pos": True},
     "transformer without positions": {**TRANSFORMER, "no_token_positional_embeddings": True},
     "transformer unscaled": {**TRANSFORMER, "no_scale_embedding": True},
@@ -56,35 +57,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "encoder_attention_heads": 2,
         "encoder_layers": 3,
     },
-    "transformer odd width": {
-        **TRANSFORMER,
-        **{f"{side}_embed_dim": 9 for side in ("encoder", "decoder")},
-    },
-    "dynamic": {**LIGHTCONV, "encoder_glu": False, "decoder_glu": False},
-    "dynamic GLU in words": {**LIGHTCONV, "encoder_glu": "True", "decoder_glu": "False"},
-    "dynamic GLU by default": LIGHTCONV,
-    "dynamic unnormalised": {**LIGHTCONV, "weight_softmax": False},
-    "light": {**LIGHTCONV, "encoder_conv_type": "lightweight", "decoder_conv_type": "lightweight"},
-    "light unnormalised": {
-        **LIGHTCONV,
-        "encoder_conv_type": "lightweight",
-        "decoder_conv_type": "lightweight",
-        "weight_softmax": "False",
-    },
-    "light below dynamic": {**LIGHTCONV, "encoder_conv_type": "lightweight"},
-    "one kernel for all": {**LIGHTCONV, "encoder_kernel_size_list": [5], "decoder_kernel_size_list": [3]},
-    "wider convolution": {**LIGHTCONV, "encoder_conv_dim": 18, "decoder_conv_dim": 24},
-    "light wider convolution": {
-        **LIGHTCONV,
-        "encoder_conv_type": "lightweight",
-        "decoder_conv_type": "lightweight",
-        "encoder_conv_dim": 18,
-        "encoder_glu": False,
-    },
-    "convolution learned positions": {**LIGHTCONV, "encoder_learned_pos": True, "decoder_learned_pos": True},
-    "convolution pre-norm encoder": {**LIGHTCONV, "encoder_normalize_before": True},
+    "transformer odd width": {**TRANSFORMER, **both("embed_dim", 9)},
+    "dynamic": {**DYNAMIC, **both("glu", False)},
+    "dynamic GLU in words": {**DYNAMIC, "encoder_glu": "True", "decoder_glu": "False"},
+    "dynamic GLU by default": DYNAMIC,
+    "dynamic unnormalised": {**DYNAMIC, "weight_softmax": False},
+    "light": LIGHT,
+    "light unnormalised": {**LIGHT, "weight_softmax": "False"},
+    "light below dynamic": {**DYNAMIC, "encoder_conv_type": "lightweight"},
+    "one kernel for all": {**DYNAMIC, "encoder_kernel_size_list": [5], "decoder_kernel_size_list": [3]},
+    "wider convolution": {**DYNAMIC, "encoder_conv_dim": 18, "decoder_conv_dim": 24},
+    "light wider convolution": {**LIGHT, "encoder_conv_dim": 18, "encoder_glu": False},
+    "convolution learned positions": {**DYNAMIC, **both("learned_pos", True)},
+    "convolution pre-norm encoder": {**DYNAMIC, "encoder_normalize_before": True},
     "convolution ignores what it does not read": {
-        **LIGHTCONV,
+        **DYNAMIC,
         "no_scale_embedding": True,
         "activation_fn": "gelu",
         "no_decoder_final_norm": True,
@@ -104,12 +91,10 @@ LIGHTCONV_LM: dict[str, Any] = {
     "tokens_per_sample": 24,
 }
 TRANSFORMER_LM: dict[str, Any] = {**LIGHTCONV_LM, "arch": "transformer_lm"}
-BANDS: dict[str, Any] = {
-    "adaptive_input": True,
-    "adaptive_input_cutoff": "7,13",
-    "adaptive_softmax_cutoff": [7, 13],
-}
+BANDS: dict[str, Any] = {"adaptive_input": True, "adaptive_input_cutoff": "7,13", "adaptive_softmax_cutoff": [7, 13]}
 TIED_BANDS: dict[str, Any] = {**BANDS, "tie_adaptive_weights": True, "tie_adaptive_proj": True}
+TWO_BANDS: dict[str, Any] = {"adaptive_input_cutoff": [7], "adaptive_softmax_cutoff": "7,23"}
+HALVES: dict[str, Any] = {"adaptive_input_factor": 2.0, "adaptive_softmax_factor": 2.0}
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "dynamic": LIGHTCONV_LM,
     "light without GLU": {**LIGHTCONV_LM, "decoder_conv_type": "lightweight", "decoder_glu": False},
@@ -121,18 +106,8 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "dynamic in tied bands": {**LIGHTCONV_LM, **TIED_BANDS},
     "dynamic in tied bands, projections apart": {**LIGHTCONV_LM, **TIED_BANDS, "tie_adaptive_proj": False},
     "dynamic in tied projections alone, which are none": {**LIGHTCONV_LM, **TIED_BANDS, "tie_adaptive_weights": False},
-    "dynamic in two bands": {
-        **LIGHTCONV_LM,
-        **TIED_BANDS,
-        "adaptive_input_cutoff": [7],
-        "adaptive_softmax_cutoff": "7,23",
-    },
-    "dynamic in bands of half the width": {
-        **LIGHTCONV_LM,
-        **BANDS,
-        "adaptive_input_factor": 2.0,
-        "adaptive_softmax_factor": 2.0,
-    },
+    "dynamic in two bands": {**LIGHTCONV_LM, **TIED_BANDS, **TWO_BANDS},
+    "dynamic in bands of half the width": {**LIGHTCONV_LM, **BANDS, **HALVES},
     "transformer": TRANSFORMER_LM,
     "transformer without last norm": {**TRANSFORMER_LM, "no_decoder_final_norm": True},
     "transformer unscaled, tied, gelu": {
@@ -306,12 +281,10 @@ def random_language_model(args: dict[str, Any]) -> dict[str, Tensor]:
     state["decoder.version"] = torch.tensor([3.0])
     del state["decoder.embed_tokens.weight"], state["decoder.output_projection.weight"]
     if "adaptive_input" not in args:
-        state["decoder.embed_tokens.weight"] = torch.randn(NUM_TYPES, width).double()
-        state["decoder.output_projection.weight"] = (
-            state["decoder.embed_tokens.weight"]
-            if flags.flag("share_decoder_input_output_embed")
-            else torch.randn(NUM_TYPES, width).double()
-        )
+        table, output = torch.randn(2, NUM_TYPES, width).double()
+        state["decoder.embed_tokens.weight"] = table
+        is_tied = flags.flag("share_decoder_input_output_embed")
+        state["decoder.output_projection.weight"] = table if is_tied else output
         return state
     factor = int(args.get("adaptive_softmax_factor", 4))
     bounds = [0, 7, 23] if args["adaptive_input_cutoff"] == [7] else [0, 7, 13, 23]

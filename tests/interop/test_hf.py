@@ -3,6 +3,7 @@
 All weights are random, those of norms and biases too: what starts as 0 or 1 would hide mistakes.
 """
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from transformers import (
 )
 
 from depthwise.depth import Plan
+from depthwise.interop import hf
 from depthwise.interop.hf import convert_hf
 from depthwise.models.auto import MODELS
+from depthwise.models.configuration import DepthwiseConfig
 
 TOLERANCE = 1e-5
 SMALL = {
@@ -179,6 +182,20 @@ def test_the_encoder_of_a_model_with_a_head(head: str, tmp_path: Path) -> None:
     one, other = theirs.bert(**inputs), ours(**inputs)
     for name in ("last_hidden_state", *(["pooler_output"] if has_pooler else [])):
         assert furthest(one, other, name, inputs["attention_mask"]) < TOLERANCE
+
+
+@torch.no_grad()
+def test_step_by_step(tmp_path: Path) -> None:
+    """The steps that the module's own text lists make the same model."""
+    theirs = built("BERT, other options", "ForSequenceClassification")
+    ours, inputs = imported(theirs, tmp_path, AutoModelForSequenceClassification), drawn(theirs.config)
+    names = {"folder": tmp_path / "theirs", "DepthwiseConfig": DepthwiseConfig, **vars(hf)}
+    assert hf.__doc__ is not None
+    exec(textwrap.dedent(hf.__doc__.partition("one by one:\n")[2]), names)
+    model = names["model"].eval()
+    assert model.config.pad_token_id == theirs.config.pad_token_id
+    logits = ours(inputs["input_ids"]).logits
+    torch.testing.assert_close(model(inputs["input_ids"]).logits, logits, rtol=0, atol=TOLERANCE)
 
 
 # What our own models add

@@ -345,4 +345,5 @@ def test_code_beside_the_model_is_not_run(theirs: Path, tmp_path: Path) -> None:
         (theirs / name).write_text(json.dumps({**content, "auto_map": {kind: named}}))
     convert_hf(theirs, tmp_path / "run")
     assert not (tmp_path / "trace").exists()
-    assert "auto_map" not in json.loads((tmp_path / "run" / "config.json").read_text())
+    for name in ("config.json", "tokenizer_config.json"):
+        assert "auto_map" not in json.loads((tmp_path / "run" / name).read_text())

@@ -1,5 +1,6 @@
 """Blocks: gates on every sub-block, and reading for a subset of positions."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -182,12 +183,16 @@ def test_post_norm_normalises_after_the_sum(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "function"), [("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu), ("tanh", torch.tanh)]
+    ("activation", "function"),
+    [
+        *[("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu), ("tanh", torch.tanh)],
+        ("gelu_new", lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    ],
 )
 def test_activations(make: Make, activation: str, function: Callable[[Tensor], Tensor]) -> None:
     network, x = make(activation=activation).feed_forward, states()
     expected = network.out(function(network.hidden(x)))
-    assert torch.equal(network(x), expected)
+    torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-14)
 
 
 # Reading for a subset

@@ -124,6 +124,7 @@ def test_the_smaller_vocabulary_must_hold_special_ids() -> None:
 
 def test_padding_is_not_the_end() -> None:
     assert problems_of(pad_token_id=2) == [("pad_token_id", "2 is also eos_token_id; give padding its own id")]
+    assert len(problems_of(pad_token_id=None, eos_token_id=None)) == 1
     assert problems_of(pad_token_id=0) == []
 
 

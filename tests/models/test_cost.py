@@ -44,6 +44,18 @@ def test_forward_products_are_what_the_counter_counts(name: str) -> None:
     assert counter.get_total_flops() == expected.products
 
 
+@pytest.mark.parametrize("transform", ["gelu", None])
+def test_embeddings_of_their_own_width_cost_on_both_sides(transform: str | None) -> None:
+    stack = StackConfig(num_layers=2, num_heads=2, ffn_width=48)
+    options = ModelConfig(
+        vocab_size=50, width=16, encoder=stack, decoder=stack, embedding_width=12, head_transform=transform
+    )
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        build(options)(ids(SOURCE), decoder_input_ids=ids(TARGET))
+    cost = ModelCost(options)
+    assert counter.get_total_flops() == cost.forward(TARGET, SOURCE).products
+
+
 @pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average", "window"])
 @pytest.mark.parametrize("glu", [False, True])
 def test_decode_products_are_what_the_counter_counts(mixer: str, glu: bool) -> None:

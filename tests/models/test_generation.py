@@ -81,6 +81,11 @@ def test_padding_is_found_without_a_mask(build: Model, draw_ids: Ids) -> None:
     assert torch.equal(generate(model, ids, attention_mask=None), generate(model, ids))
 
 
+def test_a_mask_of_another_shape(build: Model, draw_ids: Ids) -> None:
+    with pytest.raises(InputError, match=r"^attention_mask has shape \(2, 5\) but its ids have shape \(2, 6\)$"):
+        generate(build("causal_lm"), draw_ids(), attention_mask=torch.ones(2, 5))
+
+
 def test_float32_differs_only_where_two_tokens_are_as_good_as_equal(build: Model, draw_ids: Ids, mixer: str) -> None:
     model, ids = build("seq2seq", mixer).float(), draw_ids(padding=[0, 2, -3, 1])
     cached, plain = generate(model, ids, new=20), generate(model, ids, new=20, use_cache=False)

@@ -118,5 +118,5 @@ def test_no_tokens_wanted(build: Model, draw_ids: Ids) -> None:
 
 def test_a_prompt_of_padding_only(build: Model, draw_ids: Ids) -> None:
     prompts = draw_ids(padding=[0, 6])
-    with pytest.raises(InputError, match="input_ids row 1 has no real token"):
+    with pytest.raises(InputError, match="attention_mask row 1 has no real token"):
         greedy_decode(build("causal_lm"), prompts, prompts != PADDING, max_new_tokens=1)

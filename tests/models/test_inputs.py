@@ -285,6 +285,11 @@ def test_types_of_another_shape(build: Model, draw_ids: Ids, encoder_head: str) 
         build(encoder_head, token_types=2)(draw_ids(), token_type_ids=torch.zeros(2, 5, dtype=torch.long))
 
 
+def test_types_that_are_no_whole_numbers(build: Model, draw_ids: Ids, encoder_head: str) -> None:
+    with refuses("token_type_ids must be a tensor of whole numbers, not torch.float32"):
+        build(encoder_head, token_types=2)(draw_ids(), token_type_ids=torch.zeros(2, 6))
+
+
 @pytest.mark.parametrize("side", ["seq2seq", "causal_lm"])
 def test_types_beside_a_decoder(build: Model, draw_ids: Ids, side: str) -> None:
     ids = draw_ids()

@@ -58,6 +58,12 @@ def test_answers_where_there_is_no_token(build: Model, draw_ids: Ids, wrong: lis
         build(HEAD)(draw_ids(padding=[0, 3]), **given)
 
 
+def test_labels_may_stay_on_the_cpu(build: Model, draw_ids: Ids) -> None:
+    """While the model is elsewhere; what is padding is not looked into then."""
+    output = build(HEAD).to("meta")(draw_ids(padding=[0, 3]).to("meta"), labels=torch.tensor([[0, 5], [1, 2]]))
+    assert output.loss.shape == ()
+
+
 def test_answers_outside_without_padding(build: Model, draw_ids: Ids) -> None:
     with pytest.raises(InputError, match=r"^labels row 0 points at \[0, 6\]"):
         build(HEAD)(draw_ids(), labels=torch.tensor([[0, 6], [1, 2]]))

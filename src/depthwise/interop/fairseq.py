@@ -11,10 +11,11 @@ does everything. Its steps can be taken one by one:
 """
 
 from depthwise.interop.fairseq_checkpoint import read_checkpoint
-from depthwise.interop.fairseq_folder import Conversion, convert_fairseq
+from depthwise.interop.fairseq_folder import convert_fairseq
 from depthwise.interop.fairseq_latent import shared_copy
 from depthwise.interop.fairseq_options import LANGUAGE_MODELS, LIGHTCONVS, TRANSFORMERS, options_from_args
 from depthwise.interop.fairseq_weights import convert_state_dict, without_absent_norms
+from depthwise.interop.run_folder import Conversion
 
 __all__ = [
     "LANGUAGE_MODELS",

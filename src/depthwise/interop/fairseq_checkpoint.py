@@ -17,6 +17,7 @@ from typing import IO, Any
 import torch
 
 from depthwise.errors import CheckpointError
+from depthwise.interop.weights import in_single_precision
 from depthwise.shapes import Tensor
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
@@ -81,7 +82,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]
             f'{path} holds no arguments under "args" or "cfg"; give the checkpoint as training saved it, not its '
             "weights alone"
         )
-    return args, {str(key): _single(tensor) for key, tensor in state.items()}
+    return args, in_single_precision(state)
 
 
 # The file
@@ -218,7 +219,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _single(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor

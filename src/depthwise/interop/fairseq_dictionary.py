@@ -23,7 +23,8 @@ def read_dictionary(path: Path) -> tuple[str, ...]:
                 entry, space, count = line.rstrip().removesuffix(f" {OVERWRITE}").rpartition(" ")
                 if not space or not count.isdecimal():
                     shown = line.rstrip()[:60]
-                    raise CheckpointError(f'{path}:{number}: expected a type and its count, got "{shown}"')
+                    found = f'expected a type and its count, got "{shown}"'
+                    raise CheckpointError(f"{path}:{number}: {found}; give a dictionary that fairseq wrote")
                 types.append(entry)
     except (OSError, UnicodeDecodeError):
         raise CheckpointError(f"{path} cannot be read as text in UTF-8; give a dictionary that fairseq wrote") from None

@@ -22,7 +22,7 @@ from depthwise.interop.fairseq_text import (
     write_word_tokenizer,
 )
 from depthwise.interop.fairseq_weights import convert_state_dict, model_class, num_embeddings, without_absent_norms
-from depthwise.interop.run_folder import check_destination, written_at
+from depthwise.interop.run_folder import Conversion, check_destination, written_at
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
@@ -32,17 +32,6 @@ MAX_TARGET_LENGTH = 200
 """How long a translation may get unless the user says otherwise."""
 PRETOKENIZED = "The run expects pre-tokenised input: types of the dictionary between blanks."
 RAW_TEXT = "The run takes raw text and gives detokenised text, by Moses and the byte-pair codes of {codes}."
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What was made of which file. ``remarks`` are sentences for the user, the first one about the text it takes."""
-
-    folder: Path
-    checkpoint: Path
-    model: str
-    num_parameters: int
-    remarks: tuple[str, ...]
 
 
 def convert_fairseq(

@@ -154,9 +154,17 @@ class _Reader:
     def choice(self, name: str, default: str, known: Mapping[str, str]) -> str:
         """Our word for theirs."""
         value = self.value(name, default)
-        if value not in known:
+        if str(value) not in known:
             self.refuse(name, f"{value!r} has no counterpart here; only {', '.join(known)} can be imported")
-        return known.get(value, known[default])
+        return known.get(str(value), known[default])
+
+    def number(self, name: str, default: float) -> float:
+        value = self.value(name, default)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            self.refuse(name, f"{value!r} is no number; give one")
+            return default
 
     def sizes(self, name: str, default: tuple[int, ...], what: str = "kernel sizes") -> tuple[int, ...]:
         """A list of numbers, which may be written as text. A single number stands for a list of one."""
@@ -249,7 +257,7 @@ def _bands(reader: _Reader, num_types: int) -> AdaptiveConfig | None:
         tuple(cutoff for cutoff in reader.sizes(f"adaptive_{side}_cutoff", (), "cutoffs") if cutoff != num_types)
         for side in ("softmax", "input")
     )
-    factors = [float(reader.value(f"adaptive_{side}_factor", 4)) for side in ("softmax", "input")]
+    factors = [reader.number(f"adaptive_{side}_factor", 4.0) for side in ("softmax", "input")]
     if softmax != given:
         reader.refuse("adaptive_input_cutoff", f"{given} differs from adaptive_softmax_cutoff {softmax}; {_SAME_BANDS}")
     if factors[0] != factors[1] or not factors[0].is_integer():

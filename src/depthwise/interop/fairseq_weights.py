@@ -14,6 +14,7 @@ import torch
 
 from depthwise.config import ModelConfig, StackConfig
 from depthwise.errors import ConfigError, Problem
+from depthwise.interop.weights import misfits, tie
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import tied_weights
@@ -70,8 +71,6 @@ ALL_TIED = ("model.encoder.embedding.tokens.weight", "model.decoder.embedding.to
 """Our names of the one matrix that a joined dictionary can have."""
 FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}
 """The version of a Transformer's side from which on a pre-norm stack ends in a norm."""
-MOST_NAMED = 12
-"""How many names a message lists before it only counts."""
 
 _STACKED = re.compile(r"(.*(?:self_attn|encoder_attn))\.in_proj_(weight|bias)")
 _DROPPED = re.compile(
@@ -114,7 +113,8 @@ def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dic
     expected = _expected_shapes(options)
     converted: dict[str, Tensor] = {}
     sources: dict[str, str] = {}
-    left_over, problems = [], []
+    left_over: list[str] = []
+    problems: list[Problem] = []
     for source, key, tensor in _split_stacked(state, options):
         if _is_dropped(key, tensor):
             continue
@@ -125,18 +125,10 @@ def convert_state_dict(state: Mapping[str, Tensor], options: ModelConfig) -> dic
         if name in converted:
             problems.append(Problem(source, f"is the same weight as {sources[name]}; remove one of them"))
         converted[name], sources[name] = _our_layout(name, tensor, expected[name]), source
-    remedy = "check that arguments and dictionaries belong to these weights"
-    if left_over:
-        problems.append(Problem("left over", f"no place in this model for {_named(left_over)}; {remedy}"))
     for names in _tied_names(options):
-        problems += _tie(converted, names, sources)
-    missing = [name for name in expected if name not in converted]
-    if missing:
-        problems.append(Problem("missing", f"nothing among the weights for {_named(missing)}; {remedy}"))
-    for name, tensor in converted.items():
-        if name in sources and tensor.shape != expected[name]:
-            found, wanted = tuple(tensor.shape), tuple(expected[name])
-            problems.append(Problem(sources[name], f"has shape {found}, but the options ask for {wanted}; {remedy}"))
+        problems += tie(converted, names, sources, "check how embeddings are shared")
+    remedy = "check that arguments and dictionaries belong to these weights"
+    problems += misfits(converted, sources, left_over, expected, remedy)
     if problems:
         raise ConfigError("fairseq weights", problems)
     return converted
@@ -229,22 +221,3 @@ def _tied_names(options: ModelConfig) -> list[tuple[str, ...]]:
     if options.encoder is not None and options.tied_embeddings == "all":
         return [ALL_TIED]
     return [(source, target) for target, source in tied_weights(options, "head", "decoder").items()]
-
-
-def _tie(converted: dict[str, Tensor], names: tuple[str, ...], sources: Mapping[str, str]) -> list[Problem]:
-    """Give a tied matrix all its names; files hold it under one of them or under each."""
-    held = [name for name in names if name in converted]
-    problems = []
-    for name in held[1:]:
-        if not torch.equal(converted[name], converted[held[0]]):
-            message = f"differs from {sources[held[0]]}, to which the options tie it; check how embeddings are shared"
-            problems.append(Problem(sources[name], message))
-    if held:
-        converted.update((name, converted[held[0]]) for name in names if name not in held)
-    return problems
-
-
-def _named(keys: list[str]) -> str:
-    distinct = list(dict.fromkeys(keys))
-    rest = len(distinct) - MOST_NAMED
-    return ", ".join(distinct[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

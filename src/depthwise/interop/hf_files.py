@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from depthwise.errors import CheckpointError
+from depthwise.interop.weights import in_single_precision
 from depthwise.shapes import Tensor
 
 CONFIG = "config.json"
@@ -40,9 +41,9 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     for name in WEIGHTS:
         whole, index = folder / name, folder / f"{name}.index.json"
         if whole.is_file():
-            return whole, _single(_load(whole))
+            return whole, in_single_precision(_load(whole))
         if index.is_file():
-            return index, _single(_load_parts(index))
+            return index, in_single_precision(_load_parts(index))
     found = sorted(path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".onnx", ".gguf"))
     there_is = f"; {', '.join(found)} cannot be read" if found else ""
     raise CheckpointError(f"{folder} has no {' or '.join(WEIGHTS)}{there_is}; save the model with Transformers again")
@@ -96,11 +97,7 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} holds something else than weights by name; give the file that Transformers saved"
         )
-    return {str(name): value for name, value in weights.items()}
-
-
-def _single(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
+    return weights
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from depthwise.config import ModelConfig
 from depthwise.errors import CheckpointError
-from depthwise.interop.fairseq_folder import Conversion
 from depthwise.interop.hf_files import read_config, read_tokenizer, read_weights
 from depthwise.interop.hf_options import model_class, options_from_config, parse_config
 from depthwise.interop.hf_weights import convert_weights, has_pooler
-from depthwise.interop.run_folder import check_destination, written_at
+from depthwise.interop.run_folder import Conversion, check_destination, written_at
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -22,6 +21,8 @@ from depthwise.models.token_classification import DepthwiseForTokenClassificatio
 
 INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]
 """What a tokenizer gives to a model with several token types; ALBERT's leaves the types out unless it is told."""
+NOT_SAVED = ("local_files_only", "is_local", "auto_map")
+"""How a tokenizer was loaded here, and where code of its own was, which the run does not hold."""
 WITHOUT_TOKENIZER = "There is no tokenizer beside the weights: save one into the run before you give it text."
 WITHOUT_POOLER = "The weights hold no pooler: a classifier that starts from this run gets a new one."
 ENCODER_ALONE = "The run is an encoder without a head: load it with the Auto class of your task to fine-tune it."
@@ -73,7 +74,8 @@ def _fit_tokenizer(tokenizer: PreTrainedTokenizerBase, options: ModelConfig) -> 
     tokenizer.model_max_length = min(tokenizer.model_max_length, options.encoder.max_positions)
     if options.token_types > 1:
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = INPUT_NAMES
-    tokenizer.init_kwargs.pop("local_files_only", None)  # how it was loaded here is nothing to save
+    for name in NOT_SAVED:
+        tokenizer.init_kwargs.pop(name, None)
 
 
 def _special_ids(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, int | None]:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedConfig
 
 from depthwise.errors import ConfigError, Problem
 from depthwise.interop.hf_options import layer_blocks
+from depthwise.interop.weights import misfits, tie
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -86,8 +87,6 @@ HEADS: dict[type[DepthwisePreTrainedModel], dict[str, dict[str, str]]] = {
 SECOND_HEADS = ("cls.seq_relationship.", "sop_classifier.")
 """What pre-training has beside masked language modelling: the order of two texts."""
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-MOST_NAMED = 12
-"""How many names a message lists before it only counts."""
 
 _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)")
 _IN_GROUP = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.+)")
@@ -95,13 +94,12 @@ _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"
 """Norms of early files have a gamma and a beta."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Converted:
     """Weights under our names, and which of theirs were left out because this model has no use for them."""
 
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    weights: dict[str, Tensor]
+    left_out: list[str]
 
 
 def convert_weights(
@@ -115,35 +113,32 @@ def convert_weights(
     """
     names = _Names(config, type(model), weights)
     expected = {name: value.shape for name, value in model.state_dict().items()}
-    converted, left_over, problems = Converted(), [], []
+    converted: dict[str, Tensor] = {}
+    sources: dict[str, str] = {}
+    left_out: list[str] = []
+    left_over: list[str] = []
+    problems: list[Problem] = []
     for key, tensor in weights.items():
         if names.is_buffer(key):
             continue
         name = names.ours(key)
         if names.is_useless(key, name, expected):
-            converted.left_out.append(key)
+            left_out.append(key)
         elif name is None or name not in expected:
             left_over.append(key)
-        elif name in converted.weights and not torch.equal(converted.weights[name], tensor):
-            earlier = converted.sources[name]
-            problems.append(Problem(key, f"differs from {earlier}, to which it is tied; give one of them"))
+        elif name in converted and not torch.equal(converted[name], tensor):
+            remedy = "remove one of them, or keep the encoder alone with --bare"
+            problems.append(Problem(key, f"differs from {sources[name]}, to which it is tied; {remedy}"))
         else:
-            converted.weights[name], converted.sources[name] = tensor, key
-    problems += _tie(converted, model)
+            converted[name], sources[name] = tensor, key
+    for target, source in (getattr(model, "_tied_weights_keys", None) or {}).items():
+        remedy = "set tie_word_embeddings to false in config.json if that is meant"
+        problems += tie(converted, (source, target), sources, remedy)
     remedy = "check that config.json belongs to these weights"
-    if left_over:
-        problems.append(Problem("left over", f"no place in this model for {_named(left_over)}; {remedy}"))
-    if missing := [name for name in expected if name not in converted.weights]:
-        problems.append(Problem("missing", f"nothing among the weights for {_named(missing)}; {remedy}"))
-    for name, tensor in converted.weights.items():
-        if tensor.shape != expected[name]:
-            found, wanted = tuple(tensor.shape), tuple(expected[name])
-            problems.append(
-                Problem(converted.sources[name], f"has shape {found}, but the options ask for {wanted}; {remedy}")
-            )
+    problems += misfits(converted, sources, left_over, expected, remedy)
     if problems:
         raise ConfigError("weights", problems)
-    return converted
+    return Converted(converted, left_out)
 
 
 def has_pooler(weights: Mapping[str, Tensor], config: PreTrainedConfig) -> bool:
@@ -205,24 +200,3 @@ class _Names:
                 return None
             number, inside = int(match[1]), _LAYER.get(match[2])
         return None if number is None or inside is None else f"encoder.stack.layers.{number}.{inside}"
-
-
-def _tie(converted: Converted, model: DepthwisePreTrainedModel) -> list[Problem]:
-    """Give the output matrix of tied embeddings its name; a file may hold it too, but then it must be the same."""
-    problems = []
-    for target, source in (getattr(model, "_tied_weights_keys", None) or {}).items():
-        if source not in converted.weights:
-            continue
-        given = converted.weights.get(target)
-        if given is not None and not torch.equal(given, converted.weights[source]):
-            message = f"differs from {converted.sources[source]}, to which the options tie it"
-            remedy = "set tie_word_embeddings to false in config.json if that is meant"
-            problems.append(Problem(converted.sources[target], f"{message}; {remedy}"))
-        converted.weights[target] = converted.weights[source]
-        converted.sources.setdefault(target, converted.sources[source])
-    return problems
-
-
-def _named(keys: list[str]) -> str:
-    rest = len(keys) - MOST_NAMED
-    return ", ".join(keys[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

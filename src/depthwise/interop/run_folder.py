@@ -1,11 +1,25 @@
-"""Writing a run so that it is there whole or not at all."""
+"""What an import leaves: a run that is there whole or not at all, and what there is to say about it."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from depthwise.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was made of which file. ``remarks`` are sentences for the user, the first one about the text it takes."""
+
+    folder: Path
+    checkpoint: Path
+    model: str
+    num_parameters: int
+    remarks: tuple[str, ...]
 
 
 def check_destination(destination: Path, source: Path, *, force: bool) -> None:
@@ -29,8 +43,9 @@ def written_at(destination: Path) -> Iterator[Path]:
             folder.mkdir()
             yield folder
             _put(folder, destination, aside=Path(beside, "earlier"))
-    except OSError as error:
-        raise CheckpointError(f"{destination} cannot be written: {error.strerror}; give another folder") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{destination} cannot be written: {reason}; give another folder") from error
 
 
 def _put(folder: Path, destination: Path, aside: Path) -> None:

@@ -32,7 +32,7 @@ class AdaptiveEmbedding(nn.Module):
         widths = [width // config.factor**band for band in range(len(self.bounds) - 1)]
         self.tables = nn.ModuleList(
             nn.Embedding(end - start, band_width, padding_idx=_within(padding, start, end))
-            for start, end, band_width in zip(self.bounds, self.bounds[1:], widths, strict=False)
+            for (start, end), band_width in zip(pairwise(self.bounds), widths, strict=True)
         )
         self.projections = nn.ModuleList(nn.Linear(band_width, width, bias=False) for band_width in widths)
 
@@ -97,13 +97,13 @@ class AdaptiveHead(nn.Module):
         return self.log_prob(hidden)
 
     def _head(self, hidden: Tensor) -> Tensor:
-        return _precise(torch.cat([self.tables[0](hidden), self.bands(hidden)], dim=-1))
+        return precise(torch.cat([self.tables[0](hidden), self.bands(hidden)], dim=-1))
 
     def _band(self, hidden: Tensor, band: int) -> Tensor:
         projection = self.projections[band - 1]
         assert isinstance(projection, nn.Linear)
         narrow = F.linear(hidden, projection.weight.t())
-        return _precise(self.tables[band](F.dropout(narrow, self.dropout, self.training)))
+        return precise(self.tables[band](F.dropout(narrow, self.dropout, self.training)))
 
 
 def _within(padding: int | None, start: int, end: int) -> int | None:
@@ -111,5 +111,6 @@ def _within(padding: int | None, start: int, end: int) -> int | None:
     return padding - start if padding is not None and start <= padding < end else None
 
 
-def _precise(scores: Tensor) -> Tensor:
+def precise(scores: Tensor) -> Tensor:
+    """Scores in float32 at least, as a softmax over many types needs them."""
     return scores if scores.dtype == torch.float64 else scores.float()

@@ -154,7 +154,7 @@ class DepthwiseConfig(PreTrainedConfig):
                 problems.append(Problem(name, f"every model needs this id; give a number instead of {value!r}"))
             elif sizes and not 0 <= value < min(sizes):
                 problems.append(Problem(name, f"{value} is outside the vocabulary of {min(sizes)} types"))
-        if self.pad_token_id == self.eos_token_id:
+        if self.pad_token_id is not None and self.pad_token_id == self.eos_token_id:
             problems.append(
                 Problem("pad_token_id", f"{self.pad_token_id} is also eos_token_id; give padding its own id")
             )

@@ -165,17 +165,18 @@ class ModelCost:
     def forward(self, length: int, source_length: int = 0) -> Cost:
         """Teacher-forced: all of a sequence at once, with the scores of every step where there is a decoder."""
         if self.decoder is None:
-            assert self.encoder is not None
-            return self.encoder.forward(length) + self.embedding() * length
-        encoded = self.encoder.forward(source_length) if self.encoder is not None else Cost()
-        return encoded + self.decoder.forward(length, source_length) + (self.embedding() + self.head()) * length
+            return self._encoded(length)
+        steps = (self.embedding() + self.head()) * length
+        return self._encoded(source_length) + self.decoder.forward(length, source_length) + steps
 
     def decode(self, depths: Sequence[int], source_length: int = 0) -> Cost:
         """Step by step under given depths, with the scores of every step."""
         assert self.decoder is not None, "only a decoder decodes"
-        encoded = self.encoder.forward(source_length) if self.encoder is not None else Cost()
         steps = (self.embedding() + self.head()) * len(depths)
-        return encoded + self.decoder.decode(depths, source_length) + steps
+        return self._encoded(source_length) + self.decoder.decode(depths, source_length) + steps
+
+    def _encoded(self, length: int) -> Cost:
+        return Cost() if self.encoder is None else self.encoder.forward(length) + self.embedding() * length
 
     def _bands(self) -> list[tuple[int, int]]:
         """Width and size of each adaptive band; none without them."""

@@ -10,6 +10,7 @@ from transformers.utils import ModelOutput
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.inputs import valid_tokens
 from depthwise.shapes import Bool, Int, Tensor
 
 
@@ -79,8 +80,9 @@ def left_padded(ids: Int[Tensor, "B T"], mask: Tensor | None) -> tuple[Int[Tenso
     """Roll each row so that its last real token stands last; what is read then does not depend on the padding."""
     if mask is None:
         return ids, None
-    length = ids.shape[1]
-    valid = mask.bool()
+    length, valid = ids.shape[1], valid_tokens(mask, ids, "attention_mask")
+    if valid is None:
+        return ids, mask.bool()
     steps = torch.arange(length, device=ids.device)
     last = (valid * steps).amax(1, keepdim=True)
     index = (steps + last + 1) % length

@@ -12,9 +12,7 @@ from depthwise.shapes import Bool, Int, Tensor
 
 def check_ids(ids: Int[Tensor, "B T"], name: str, num_types: int, max_positions: int | None, earlier: int = 0) -> None:
     """Refuse ids that are empty, too long or outside the vocabulary. ``earlier`` counts the steps before these."""
-    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
-        raise InputError(f"{name} must be a tensor of whole numbers, not {kind}")
+    _check_whole_numbers(ids, name)
     if ids.dim() != 2:
         raise InputError(f"{name} must have two axes (rows, steps), not {ids.dim()}")
     if ids.shape[0] == 0:
@@ -24,7 +22,7 @@ def check_ids(ids: Int[Tensor, "B T"], name: str, num_types: int, max_positions:
     length = ids.shape[1] + earlier
     if max_positions is not None and length > max_positions:
         raise InputError(f"{name} has {length} steps but max_positions is {max_positions}; shorten the input")
-    if not _can_look_into(ids):
+    if not can_look_into(ids):
         return
     outside = (ids < 0) | (ids >= num_types)
     if bool(outside.any()):
@@ -52,7 +50,7 @@ def valid_tokens(
     if mask.shape != ids.shape:
         raise InputError(f"{name} has shape {tuple(mask.shape)} but its ids have shape {tuple(ids.shape)}")
     valid = mask.bool()
-    if not _can_look_into(valid):
+    if not can_look_into(valid):
         return valid
     if bool(valid.all()):
         return None
@@ -68,9 +66,10 @@ def check_token_types(type_ids: Tensor | None, ids: Int[Tensor, "B T"], num_toke
         return
     if num_token_types == 0:
         raise InputError("token_type_ids were given, but this model has no token types; leave them out")
+    _check_whole_numbers(type_ids, "token_type_ids")
     if type_ids.shape != ids.shape:
         raise InputError(f"token_type_ids has shape {tuple(type_ids.shape)} but its ids have shape {tuple(ids.shape)}")
-    if not _can_look_into(type_ids):
+    if not can_look_into(type_ids):
         return
     outside = (type_ids < 0) | (type_ids >= num_token_types)
     if bool(outside.any()):
@@ -79,5 +78,12 @@ def check_token_types(type_ids: Tensor | None, ids: Int[Tensor, "B T"], num_toke
         raise InputError(f"token_type_ids row {row} step {step} holds {found}, but token_types is {num_token_types}")
 
 
-def _can_look_into(tensor: Tensor) -> bool:
+def _check_whole_numbers(ids: Tensor, name: str) -> None:
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
+        raise InputError(f"{name} must be a tensor of whole numbers, not {kind}")
+
+
+def can_look_into(tensor: Tensor) -> bool:
+    """Whether the values of a tensor are at hand: on the CPU, and not while a program is being compiled."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()

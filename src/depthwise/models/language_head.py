@@ -1,11 +1,10 @@
 """From the states of a stack to scores of the vocabulary."""
 
-import torch
 from torch import nn
 from torch.nn import functional as F
 
 from depthwise.config import ModelConfig
-from depthwise.models.adaptive import AdaptiveHead
+from depthwise.models.adaptive import AdaptiveHead, precise
 from depthwise.models.block import ACTIVATIONS
 from depthwise.shapes import Float, Int, Tensor
 
@@ -35,13 +34,11 @@ class LanguageHead(nn.Linear):
 
     def log_prob(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         """Log-probabilities of the whole vocabulary, in float32 at least."""
-        logits = self(hidden)
-        return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+        return precise(self(hidden)).log_softmax(-1)
 
     def nll(self, hidden: Float[Tensor, "M D"], labels: Int[Tensor, "M"]) -> Float[Tensor, "M"]:
         """Negative log-likelihood of each label."""
-        logits = self(hidden)
-        return F.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), labels, reduction="none")
+        return F.cross_entropy(precise(self(hidden)), labels, reduction="none")
 
     def top(self, hidden: Float[Tensor, "... D"], count: int) -> tuple[Float[Tensor, "... k"], Int[Tensor, "... k"]]:
         """The most probable types and their log-probabilities."""

@@ -7,6 +7,7 @@ from transformers.utils import can_return_tuple
 from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.losses import IGNORED, check_labels, summed_over_items, token_cross_entropy
+from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
@@ -77,8 +78,7 @@ def sentence_order_loss(
     So both losses are sums over the same items, and it does not matter how an update is parted into batches.
     """
     check_labels(order, 2)
-    scores = logits.double() if logits.dtype.itemsize == 8 else logits.float()
-    nll = F.cross_entropy(scores, order.to(logits.device), ignore_index=IGNORED, reduction="none")
+    nll = F.cross_entropy(precise(logits), order.to(logits.device), ignore_index=IGNORED, reduction="none")
     if labels is None:
         return summed_over_items(nll.sum(), num_items, (order != IGNORED).sum())
     weights = (labels != IGNORED).sum(1).to(nll.device)

@@ -1,6 +1,6 @@
 """What models return."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers.utils import ModelOutput
@@ -35,9 +35,7 @@ class DepthwiseOutput(ModelOutput):
 
     def replaced(self, **changes: Any) -> "DepthwiseOutput":
         """This output with some fields set, in the order of the fields: as a tuple it starts with loss and logits."""
-        return DepthwiseOutput(
-            **{field.name: changes.get(field.name, getattr(self, field.name)) for field in fields(self)}
-        )
+        return replace(self, **changes)
 
     @property
     def hidden_states(self) -> tuple[Float[Tensor, "B T D"], ...] | None:

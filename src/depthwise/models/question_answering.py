@@ -9,7 +9,7 @@ from depthwise.errors import InputError
 from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.inputs import valid_tokens
+from depthwise.models.inputs import can_look_into, valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Int, Tensor
 
@@ -63,7 +63,7 @@ def _labels(labels: Tensor | None, starts: Tensor | None, ends: Tensor | None) -
 
 def _check_labels(labels: Tensor, valid: Tensor | None, length: int) -> None:
     """Refuse answers on padding or outside, where no score can be right; looks into tensors on the CPU only."""
-    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+    if not all(can_look_into(tensor) for tensor in (labels, valid) if tensor is not None):
         return
     outside = (labels >= length) | ((labels < 0) & (labels != IGNORED))
     if valid is not None:
