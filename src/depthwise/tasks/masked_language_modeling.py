@@ -142,6 +142,9 @@ class MaskedLanguageModeling(LikelihoodTask):
         if len(parts) == 1:
             raise InputError(f"there is nothing to guess; write {MASK} in the place of a token")
         pieces = tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]
+        for part, ids in zip(parts[1:], pieces[1:], strict=True):
+            if ids and not part[0].isspace() and not str(tokenizer.decode(ids[:1])).strip():
+                del ids[0]  # the blank that some tokenizers put before any text
         ids = [piece for part in pieces for piece in (*part, self.vocabulary.mask_id)][:-1]
         return self._template.joined(np.array(ids, np.int32)).astype(np.int64)
 
