@@ -101,7 +101,11 @@ def run_config(folder: Path) -> DepthwiseConfig:
         unfinished = any(folder.glob("checkpoint-*")) if folder.is_dir() else False
         remedy = "run its depthwise train command again to finish it" if unfinished else "give the folder of a run"
         raise CheckpointError(f"{folder} {state}; {remedy}")
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CheckpointError(f"the configuration in {folder} cannot be read: {reason}; give a whole run") from error
     if not isinstance(config, DepthwiseConfig):
         raise CheckpointError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
     return config
