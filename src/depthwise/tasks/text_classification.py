@@ -169,7 +169,7 @@ class TextClassification(Task):
 
     # Predicting
 
-    @property
+    @cached_property
     def num_inputs(self) -> int:
         data = self.recipe.data
         if data.num_texts is None and data.train:
@@ -212,7 +212,7 @@ class TextClassification(Task):
         logits = output.logits.float()
         if self.is_regression:
             return [
-                Prediction(f"{value:.4f}", None, row) for value, row in zip(logits[:, 0].tolist(), depths, strict=True)
+                Prediction(f"{value:.6g}", None, row) for value, row in zip(logits[:, 0].tolist(), depths, strict=True)
             ]
         best = logits.log_softmax(-1).max(-1)
         found = zip(best.indices.tolist(), best.values.tolist(), depths, strict=True)
