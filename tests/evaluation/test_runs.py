@@ -28,6 +28,8 @@ def test_a_run_is_loaded_for_evaluation(make_run: MakeRun) -> None:
 def test_precision(make_run: MakeRun) -> None:
     run = load_run(make_run("classes"), device="cpu", precision="bf16")
     assert {weight.dtype for weight in run.model.parameters()} == {torch.bfloat16}
+    with pytest.raises(InputError, match='there is no precision "fp8"; give one of fp32, bf16'):
+        load_run(run.folder, device="cpu", precision="fp8")
 
 
 @pytest.mark.parametrize(

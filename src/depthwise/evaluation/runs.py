@@ -64,6 +64,8 @@ def load_model(
     task: Task, folder: str | Path, device: torch.device, precision: str = "fp32"
 ) -> DepthwisePreTrainedModel:
     """The model of a folder, every weight of which must be there."""
+    if precision not in DTYPES:
+        raise InputError(f'there is no precision "{precision}"; give one of {", ".join(DTYPES)}')
     try:
         loaded: Any = task.model_class.from_pretrained(
             folder, dtype=DTYPES[precision], output_loading_info=True, local_files_only=True
