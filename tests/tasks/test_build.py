@@ -88,6 +88,16 @@ def test_a_recipe_without_data(tmp_path: Path) -> None:
         open_task(recipe, tmp_path)
 
 
+def test_the_cache(translation: Translation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DEPTHWISE_CACHE", "~/here")
+    assert translation.cache == tmp_path / "here"
+    monkeypatch.delenv("DEPTHWISE_CACHE")
+    assert translation.cache == tmp_path / ".cache" / "depthwise"
+    translation.recipe = replace(translation.recipe, data=replace(translation.recipe.data, cache="there"))
+    assert translation.cache == Path("there")
+
+
 def test_tokenizers_that_a_run_has_already_are_kept(translation: Translation, tmp_path: Path) -> None:
     translation.tokenizers.save(tmp_path / "run2")
     (tmp_path / "train.tsv").write_text("x y\tz\n")

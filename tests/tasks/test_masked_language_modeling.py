@@ -211,6 +211,8 @@ def test_what_cannot_be_masked(tmp_path: Path) -> None:
         task_of(tmp_path, tokenizer={"kind": "char"}, masking={"units": "words"})
     with pytest.raises(ConfigError, match="are no shares of a whole"):
         task_of(tmp_path, masking={"mask_share": 0.9, "random_share": 0.2})
+    with pytest.raises(ConfigError, match=r"training\.label_smoothing +has no part in masked language modelling"):
+        task_of(tmp_path, training={"label_smoothing": 0.1})
     with pytest.raises(ConfigError, match=r"masking\.units +\"letters\" is none of tokens, words, ngrams"):
         task_of(tmp_path, masking={"units": "letters"})
     with pytest.raises(ConfigError, match=r"masking\.rate +1\.0 is no share of a text"):

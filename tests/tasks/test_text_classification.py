@@ -78,7 +78,7 @@ def test_numbers(tmp_path: Path) -> None:
     )
     examples = list(task.corpus("test").examples(LineReport()))
     assert task.score(["1", "4", "-3"], examples)["spearman"].value == pytest.approx(100)
-    with pytest.raises(InputError, match="a number has no probability"):
+    with pytest.raises(InputError, match="a number that is estimated has no probability; leave --score out"):
         task.scored_rows([("a",)], ["1"])
     with pytest.raises(InputError, match="must be numbers"):
         task.score(["one", "2", "3"], examples)

@@ -128,8 +128,7 @@ class Task(ABC):
     @property
     def cache(self) -> Path:
         """Where tokenised corpora are kept."""
-        given = self.recipe.data.cache or os.environ.get(CACHE_VARIABLE)
-        return Path(given) if given else Path.home() / ".cache" / "depthwise"
+        return Path(self.recipe.data.cache or os.environ.get(CACHE_VARIABLE) or "~/.cache/depthwise").expanduser()
 
     def examples(self, split: str) -> Examples:
         """What training and validation go through."""
@@ -227,7 +226,9 @@ class Task(ABC):
         lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
         unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
         if unlike:
-            raise CheckpointError(f"{folder} holds another model: {unlike[0]} is missing or has another shape there")
+            raise CheckpointError(
+                f"{folder} holds another model: {unlike[0]} is missing or has another shape there; keep its options"
+            )
         assert isinstance(loaded, DepthwisePreTrainedModel)
         return loaded
 
@@ -278,8 +279,7 @@ class Task(ABC):
         limits = [least(most, own) for own in self.text_limits]
         if all(limit is None or len(ids) <= limit for ids, limit in zip(row.texts, limits, strict=False)):
             return row
-        texts = tuple(shortened(ids, limit) for ids, limit in zip(row.texts, limits, strict=False))
-        return replace(row, texts=texts)
+        return replace(row, texts=tuple(shortened(ids, limit) for ids, limit in zip(row.texts, limits, strict=False)))
 
     @property
     @abstractmethod

@@ -55,8 +55,8 @@ class LanguageModeling(LikelihoodTask):
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         super().__init__(recipe, tokenizers)
         if recipe.training.label_smoothing and self.options.adaptive is not None:
-            problem = Problem("label_smoothing", "does not go with model.adaptive, which never scores all types; set 0")
-            raise ConfigError("training", [problem])
+            message = "does not go with model.adaptive, which never scores all types; set 0"
+            raise ConfigError(f"task {self.kind}", [Problem("training.label_smoothing", message)])
         self.protocol  # noqa: B018 (refuses a context that leaves nothing to predict)
 
     # Data

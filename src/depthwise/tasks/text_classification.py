@@ -86,7 +86,8 @@ class TextClassification(Task):
         corpus = labelled(self.recipe.data, self.check_split(split))
         if corpus.num_texts != self.num_inputs:
             raise DataError(
-                f"{corpus.name} has {corpus.num_texts} texts on a line, but the model was made for {self.num_inputs}"
+                f"{corpus.name} has {corpus.num_texts} texts on a line, but the model was made for {self.num_inputs}; "
+                "give data of that form"
             )
         return corpus
 
@@ -197,7 +198,7 @@ class TextClassification(Task):
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
         if not self.has_probabilities:
-            raise InputError("a number has no probability; leave --score out")
+            raise InputError(f"{self.why_no_probability}; leave --score out")
         places = {name: number for number, name in enumerate(self.label_names)}
         for output in outputs:
             if output not in places:
