@@ -120,7 +120,8 @@ def test_more_context_changes_the_perplexity_and_its_signature(tmp_path: Path) -
     assert "blocks of 6 tokens, the first 5 of each" in long["perplexity"].signature
 
 
-def test_scores(tmp_path: Path) -> None:
+def test_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthwise.tasks.likelihood.COUNTED_AT_ONCE", 7)
     names = ("word_perplexity", "perplexity", "bits_per_character", "unigram_perplexity")
     task = task_of(tmp_path, tokenizer={"kind": "char"}, evaluation={"metrics": names}, data={"max_tokens": 16})
     network = model_of(task)
