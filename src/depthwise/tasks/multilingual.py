@@ -176,7 +176,7 @@ class MultilingualTranslation(Translation):
         if language not in self.languages:
             known = ", ".join(self.languages)
             missing = "no language is named" if language is None else f"{language} is no language of this model"
-            raise InputError(f"{missing}; it writes {known}, which generation.target names for all inputs")
+            raise InputError(f"{missing}; it writes {known}; name one before each text, or generation.target for all")
         return self.tokens.get(language)
 
     # Scoring
