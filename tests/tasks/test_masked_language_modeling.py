@@ -223,7 +223,7 @@ def test_what_cannot_be_masked(tmp_path: Path) -> None:
 def test_text_behind_a_mask_is_what_it_was_in_training(tmp_path: Path, kind: str) -> None:
     """Tokenizers of pieces put a blank before any text, which is none of what follows a mask without one."""
     (tmp_path / "corpus.txt").write_text("a cat, (a cat) ran.\na dog, (a dog) ran.\n" * 9)
-    task = task_of(tmp_path, data={"train": str(tmp_path / "corpus.txt")}, tokenizer={"kind": kind, "vocab_size": 30})
+    task = task_of(tmp_path, data={"train": str(tmp_path / "corpus.txt")}, tokenizer={"kind": kind, "vocab_size": 60})
     for text in ("a <mask>, ran.", "(<mask>) ran <mask>.", "<mask>!"):
         (row,) = task.rows([(text,)])
         names = task.tokenizers.source.convert_ids_to_tokens(row.texts[0].tolist())

@@ -144,6 +144,8 @@ class MaskedLanguageModeling(LikelihoodTask):
         parts = text.replace(str(tokenizer.mask_token), MASK).split(MASK)
         if len(parts) == 1:
             raise InputError(f"there is nothing to guess; write {MASK} in the place of a token")
+        if tokenizer.added_tokens_decoder[self.vocabulary.mask_id].lstrip:  # RoBERTa's mask has the blank before it
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
         pieces = tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]
         for part, ids in zip(parts[1:], pieces[1:], strict=True):
             if ids and not part[0].isspace() and not str(tokenizer.decode(ids[:1])).strip():
