@@ -41,11 +41,13 @@ def test_predictions_on_record_serve_while_they_are_true(make_run: MakeRun, load
     assert loaded == []
     assert ask(changes=["generation.num_beams=1"]) != ()
     assert len(loaded) == 1, "another search"
+    assert len(ask(changes=["data.max_source_tokens=2"])) == 5
+    assert len(loaded) == 2, "less of every source"
     assert len(ask(examples=examples[:3])) == 3
-    assert len(loaded) == 2, "other examples"
+    assert len(loaded) == 3, "other examples"
     (theirs / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes())
     assert ask() != recorded.predictions
-    assert len(loaded) == 3, "other weights"
+    assert len(loaded) == 4, "other weights"
 
 
 def test_predictions_without_a_record_are_made_for_our_examples(make_run: MakeRun, loaded: list[Path]) -> None:

@@ -147,5 +147,11 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
         log_probs = run.model(source, decoder_input_ids=before).logits.log_softmax(-1)
         expected.append(log_probs.gather(-1, target[..., None]).sum().item())
     assert found == pytest.approx(expected)
-    monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 1)
+    monkeypatch.setattr("depthwise.tasks.base.SCORES_AT_ONCE", 1)
+    sizes: list[int] = []
+    score = run.task.log_probabilities
+    monkeypatch.setattr(
+        run.task, "log_probabilities", lambda model, some: sizes.append(len(some)) or score(model, some)
+    )
     assert score_rows(run.task, run.model, rows) == pytest.approx(expected)
+    assert sizes == [1, 1]

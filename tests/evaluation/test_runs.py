@@ -7,10 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from depthwise.config import ModelConfig, StackConfig
 from depthwise.depth import Plan
 from depthwise.errors import CheckpointError, ConfigError, InputError
 from depthwise.evaluation import load_run, open_run, pick_device
 from depthwise.evaluation.runs import cut_to_depth
+from depthwise.models.causal_lm import DepthwiseForCausalLM
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.models.token_classification import DepthwiseForTokenClassification
 
 MakeRun = Callable[..., Path]
 
@@ -28,6 +33,8 @@ def test_a_run_is_loaded_for_evaluation(make_run: MakeRun) -> None:
 def test_precision(make_run: MakeRun) -> None:
     run = load_run(make_run("classes"), device="cpu", precision="bf16")
     assert {weight.dtype for weight in run.model.parameters()} == {torch.bfloat16}
+    with pytest.raises(InputError, match='there is no precision "fp8"; give one of fp32, bf16'):
+        load_run(run.folder, device="cpu", precision="fp8")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_incomplete_weights(make_run: MakeRun) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["classifier.bias"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    message = f"the weights in {folder} are incomplete: classifier.bias is missing$"
+    message = f"the weights in {folder} are incomplete: classifier.bias is missing; copy or train the run again$"
     with pytest.raises(CheckpointError, match=message):
         load_run(folder, device="cpu")
 
@@ -109,6 +116,25 @@ def test_a_depth_is_that_of_a_plan(make_run: MakeRun) -> None:
     planned = translator(ids, decoder_input_ids=ids, plan=Plan.of_depths(depths, 2))
     torch.testing.assert_close(cut(ids, decoder_input_ids=ids).logits, planned.logits)
     assert cut(ids, decoder_input_ids=ids).encoder_depths.tolist() == [[2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("shared_layers", [None, (0,), (0, 1, 0)])
+@pytest.mark.parametrize("model_class", [DepthwiseForCausalLM, DepthwiseForTokenClassification])
+@torch.no_grad()
+def test_a_depth_of_one_stack_alone(
+    model_class: type[DepthwisePreTrainedModel], shared_layers: tuple[int, ...] | None
+) -> None:
+    """Also where layers share their blocks."""
+    side = "decoder" if model_class is DepthwiseForCausalLM else "encoder"
+    stack = StackConfig(num_layers=3, num_heads=2, ffn_width=16, shared_layers=shared_layers)
+    options = ModelConfig(vocab_size=9, width=8, **{side: stack})
+    model = model_class(DepthwiseConfig.from_options(options, pad_token_id=1, eos_token_id=2)).eval()
+    ids = torch.tensor([[4, 5, 6, 2]])
+    planned = model(ids, plan=Plan.of_depths(torch.full_like(ids, 2), 3))
+    assert not torch.allclose(model(ids).logits, planned.logits)
+    cut_to_depth(model, 2)
+    torch.testing.assert_close(model(ids).logits, planned.logits)
+    assert model(ids).depths.tolist() == [[2, 2, 2, 2]]
 
 
 @pytest.mark.parametrize("depth", [0, 3])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from depthwise.data import Row
 from depthwise.evaluation import Line, load_run, predict_all, predict_lines, read_chunks, score_lines
 from depthwise.evaluation.streaming import FIRST_BLOCK
 from depthwise.tasks import Prediction
@@ -153,3 +154,20 @@ def test_predictions_stay_on_their_line(make_run: MakeRun, monkeypatch: pytest.M
     monkeypatch.setattr(run.task, "predict", lambda model, batch: [Prediction("two\nlines", None, (1,))])
     (replies,) = predict_lines(run, [[Line(1, "a")]], depths=True)
     assert replies[0].text == "two lines\t1"
+
+
+def test_one_bad_line_does_not_leave_all_others_alone(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves are tried again until the bad one is by itself."""
+    run = load_run(make_run("classes"), device="cpu")
+    sizes: list[int] = []
+    whole = run.task.scored_rows
+
+    def counted(texts: list[tuple[str, ...]], outputs: list[str]) -> list[Row]:
+        sizes.append(len(texts))
+        return whole(texts, outputs)
+
+    monkeypatch.setattr(run.task, "scored_rows", counted)
+    lines = [Line(number, "a b\tugly" if number == 12 else "a b\tgood") for number in range(1, 17)]
+    (replies,) = score_lines(run, [lines])
+    assert [reply.number for reply in replies if not reply.text] == [12]
+    assert sorted(sizes, reverse=True) == [16, 8, 8, 4, 4, 2, 2, 1, 1]

@@ -164,11 +164,11 @@ def test_without_anything_in_common_it_is_zero(name: str, hypothesis: str, refer
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
-        ([], [], "^there are no sentences to score$"),
-        (["a"], ["a", "b"], "^1 hypotheses but references for 2 sentences$"),
-        (["a", "b"], [["a"], []], "^sentence 1 has no reference$"),
-        ("ab", ["a", "b"], "^hypotheses and references are lists of sentences"),
-        (["a"], "a", "put a single sentence into a list$"),
+        ([], [], "^there are no texts to score; give at least one$"),
+        (["a"], ["a", "b"], "^1 hypotheses but references for 2 texts; give both for each$"),
+        (["a", "b"], [["a"], []], "^text 1 has no reference; give at least one for each$"),
+        ("ab", ["a", "b"], "^hypotheses and references are lists of texts"),
+        (["a"], "a", "put a single text into a list$"),
     ],
 )
 def test_bad_input(measure: object, hypotheses: object, references: object, message: str) -> None:

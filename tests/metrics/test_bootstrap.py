@@ -124,8 +124,8 @@ def test_over_seeds() -> None:
         (lambda: compare_means([[1.0]], [[1.0]]), r"^one value per example is needed, not an array of shape \(1, 1\)$"),
         (lambda: compare_means([1.0], [1.0], num_resamples=0), "^give 1 resample or more, not 0$"),
         (lambda: compare_means([1.0], [1.0], confidence=1.0), "^confidence lies between 0 and 1, and 1.0 does not$"),
-        (lambda: compare_bleu(["a"], [], ["a"]), "^0 hypotheses but references for 1 sentences$"),
-        (lambda: compare_bleu([], [], []), "^there are no sentences to score$"),
+        (lambda: compare_bleu(["a"], [], ["a"]), "^0 hypotheses but references for 1 texts; give both for each$"),
+        (lambda: compare_bleu([], [], []), "^there are no texts to score; give at least one$"),
         (lambda: paired_bootstrap([1.0], [1.0], np.sum), r"^statistics are one row per example, not .* \(1,\)$"),
         (
             lambda: paired_bootstrap([[1.0, 0.0]], [[1.0, 0.0]], lambda sums: sums[..., 0] / sums[..., 1]),

@@ -5,18 +5,12 @@ import math
 import pytest
 
 from depthwise.errors import InputError
-from depthwise.metrics import Perplexity, perplexities, perplexity
+from depthwise.metrics import perplexity
 
 
 def test_a_uniform_model_hesitates_between_all_types() -> None:
     assert perplexity(7 * math.log(50), 7) == pytest.approx(50)
     assert perplexity(0.0, 3) == 1
-
-
-def test_per_token_and_per_word() -> None:
-    """Six tokens make four words; the likelihood of the text is the same."""
-    found = perplexities(6 * math.log(10), num_tokens=6, num_words=4)
-    assert found == Perplexity(pytest.approx(10), pytest.approx(10**1.5))
 
 
 def test_overflow_is_infinite() -> None:

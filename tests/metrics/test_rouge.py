@@ -85,11 +85,11 @@ def test_errors() -> None:
     with pytest.raises(ConfigError) as caught:
         Rouge(("rouge0", "rougeL", "rouge10"), several="worst", sentences="words")
     assert [problem.option for problem in caught.value.problems] == ["types", "types", "several", "sentences"]
-    with pytest.raises(InputError, match="2 summaries but references for 1 examples"):
+    with pytest.raises(InputError, match="2 hypotheses but references for 1 texts"):
         Rouge().values(["a", "b"], ["a"])
-    with pytest.raises(InputError, match="there are no summaries to score"):
+    with pytest.raises(InputError, match="there are no texts to score"):
         Rouge().values([], [])
-    with pytest.raises(InputError, match="example 1 has no reference"):
+    with pytest.raises(InputError, match="text 1 has no reference"):
         Rouge().values(["a", "b"], ["a", []])
     with pytest.raises(InputError, match="put a single text into a list"):
         Rouge().values("a", ["a"])

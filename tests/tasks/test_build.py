@@ -72,10 +72,30 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
         load_task(tmp_path / "begun")
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"), [('{"mod', "not a valid JSON file"), ("{}", "model_type"), ('{"model_type": "x"}', "`x`")]
+)
+def test_a_damaged_configuration(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=f"the configuration in {tmp_path} cannot be read: .*{reason}") as raised:
+        load_task(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_recipe_without_data(tmp_path: Path) -> None:
     recipe = parse_recipe({"task": "translation", "model": {"size": "tiny"}})
     with pytest.raises(ConfigError, match=r"data\.train +is missing; add data\.train=FILE"):
         open_task(recipe, tmp_path)
+
+
+def test_the_cache(translation: Translation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DEPTHWISE_CACHE", "~/here")
+    assert translation.cache == tmp_path / "here"
+    monkeypatch.delenv("DEPTHWISE_CACHE")
+    assert translation.cache == tmp_path / ".cache" / "depthwise"
+    translation.recipe = replace(translation.recipe, data=replace(translation.recipe.data, cache="there"))
+    assert translation.cache == Path("there")
 
 
 def test_tokenizers_that_a_run_has_already_are_kept(translation: Translation, tmp_path: Path) -> None:

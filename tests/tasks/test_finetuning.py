@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AddedToken,
     AutoModel,
     AutoTokenizer,
     BertConfig,
@@ -16,6 +17,7 @@ from transformers import (
     BertModel,
     BertTokenizer,
     RobertaConfig,
+    RobertaForMaskedLM,
     RobertaModel,
     RobertaTokenizer,
 )
@@ -23,7 +25,15 @@ from transformers import (
 from depthwise.config import parse_recipe
 from depthwise.errors import CheckpointError
 from depthwise.interop.hf import convert_hf
-from depthwise.tasks import QuestionAnswering, Tagging, Task, TextClassification, open_task
+from depthwise.tasks import (
+    MaskedLanguageModeling,
+    QuestionAnswering,
+    Tagging,
+    Task,
+    TextClassification,
+    load_task,
+    open_task,
+)
 
 SMALL = {
     **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -163,6 +173,24 @@ def test_a_masked_language_model_has_no_pooler_and_spare_types_are_kept(tmp_path
     assert model.model.pooler is not None
     ours = model.model.encoder.state_dict()  # type: ignore[union-attr]
     assert all(torch.equal(value, ours[name]) for name, value in theirs.encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("takes_blank", [False, True])
+@pytest.mark.parametrize("make", FAMILIES)
+def test_masks_are_set_as_before(make: Maker, tmp_path: Path, takes_blank: bool) -> None:
+    """RoBERTa's own mask takes the blank before it, as the pieces do that it stands for."""
+    folder = make(tmp_path / "theirs")
+    model = BertForMaskedLM(BertConfig(**SMALL)) if make is bert else RobertaForMaskedLM(RobertaConfig(**SMALL))
+    model.save_pretrained(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs.add_special_tokens({"mask_token": AddedToken(theirs.mask_token, lstrip=takes_blank, special=True)})
+    theirs.save_pretrained(folder)
+    convert_hf(folder, tmp_path / "run")
+    task = load_task(tmp_path / "run")
+    assert isinstance(task, MaskedLanguageModeling)
+    for text in ("a <mask> b", "ab<mask>e", "<mask> c", "a <mask> <mask>"):
+        (row,) = task.rows([(text,)])
+        assert row.texts[0].tolist() == theirs(text.replace("<mask>", theirs.mask_token))["input_ids"]
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from depthwise.config import parse_recipe
 from depthwise.data import LineReport
@@ -118,7 +120,8 @@ def test_more_context_changes_the_perplexity_and_its_signature(tmp_path: Path) -
     assert "blocks of 6 tokens, the first 5 of each" in long["perplexity"].signature
 
 
-def test_scores(tmp_path: Path) -> None:
+def test_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthwise.tasks.likelihood.COUNTED_AT_ONCE", 7)
     names = ("word_perplexity", "perplexity", "bits_per_character", "unigram_perplexity")
     task = task_of(tmp_path, tokenizer={"kind": "char"}, evaluation={"metrics": names}, data={"max_tokens": 16})
     network = model_of(task)
@@ -224,3 +227,30 @@ def test_sizes(tmp_path: Path) -> None:
     assert sized.options.encoder is None
     assert sized.options.decoder is not None
     assert sized.options.adaptive is not None
+
+
+def test_a_tokenizer_that_knows_every_word_has_no_unknown_ones(tmp_path: Path) -> None:
+    """One has no token for what is unknown, the other has its end of sequence for that."""
+    letters = ["</s>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    for number, more in enumerate(({}, {"unk_token": "</s>"})):
+        backend = Tokenizer(models.BPE({letter: place for place, letter in enumerate(letters)}, []))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        folder = tmp_path / f"tokenizer{number}"
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="<pad>", **more)
+        tokenizer.save_pretrained(folder)
+        task = task_of(tmp_path, tokenizer={"path": str(folder)})
+        rows = task.examples("test")
+        batch = task.collate([rows[place] for place in range(len(rows))])
+        assert float(task.losses(model_of(task), batch, 1).totals["unknown"]) == 0
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_what_repeats_nothing_may_end(tmp_path: Path, num_beams: int) -> None:
+    """The end of sequence stands before every prompt, and yet is none of the tokens that were said already."""
+    task = task_of(tmp_path, generation={"num_beams": num_beams, "no_repeat_ngram": 1})
+    network = model_of(task)
+    scores = torch.zeros(task.options.vocab_size, dtype=torch.float64)
+    scores[task.start_id], scores[task.tokenizers.source.convert_tokens_to_ids("cat")] = 3.0, 4.0
+    network.head.forward = lambda hidden: scores.expand(*hidden.shape[:-1], -1).clone()
+    found = task.predict(network, task.collate(task.rows([("the cat",), ("a dog ran",)])))
+    assert [prediction.text for prediction in found] == ["the cat", "a dog ran cat"]

@@ -1,6 +1,7 @@
 """Masked language modelling: masks that follow the epoch, fixed ones for judging, fillings, the order of segments."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,24 @@ def test_what_cannot_be_masked(tmp_path: Path) -> None:
         task_of(tmp_path, tokenizer={"kind": "char"}, masking={"units": "words"})
     with pytest.raises(ConfigError, match="are no shares of a whole"):
         task_of(tmp_path, masking={"mask_share": 0.9, "random_share": 0.2})
+    with pytest.raises(ConfigError, match=r"training\.label_smoothing +has no part in masked language modelling"):
+        task_of(tmp_path, training={"label_smoothing": 0.1})
     with pytest.raises(ConfigError, match=r"masking\.units +\"letters\" is none of tokens, words, ngrams"):
         task_of(tmp_path, masking={"units": "letters"})
     with pytest.raises(ConfigError, match=r"masking\.rate +1\.0 is no share of a text"):
         task_of(tmp_path, masking={"rate": 1.0})
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+def test_text_behind_a_mask_is_what_it_was_in_training(tmp_path: Path, kind: str) -> None:
+    """Tokenizers of pieces put a blank before any text, which is none of what follows a mask without one."""
+    (tmp_path / "corpus.txt").write_text("a cat, (a cat) ran.\na dog, (a dog) ran.\n" * 9)
+    task = task_of(tmp_path, data={"train": str(tmp_path / "corpus.txt")}, tokenizer={"kind": kind, "vocab_size": 60})
+    for text in ("a <mask>, ran.", "(<mask>) ran <mask>.", "<mask>!"):
+        (row,) = task.rows([(text,)])
+        names = task.tokenizers.source.convert_ids_to_tokens(row.texts[0].tolist())
+        behind = [name for before, name in pairwise(names) if before == "<mask>"]
+        assert [name.replace("<unk>", "!") for name in behind] == [part[0] for part in text.split("<mask>")[1:]]
+    (row,) = task.rows([("a <mask> ran",)])
+    names = task.tokenizers.source.convert_ids_to_tokens(row.texts[0].tolist())
+    assert names[names.index("<mask>") + 1].startswith({"word": "ran", "char": " "}.get(kind, "▁"))

@@ -126,6 +126,11 @@ def test_the_token_of_the_language_takes_a_position(tmp_path: Path) -> None:
     assert len(lengths) == 4
     (row,) = task.rows([("xx", " ".join("a" * 40))])
     assert (len(row.texts[0]), row.texts[0][0]) == (12, task.tokens["xx"])
+    limits = replace(task.recipe.data, max_source_tokens=6, too_long="cut")
+    short = MultilingualTranslation(replace(task.recipe, data=limits), task.tokenizers)
+    stores, (row,) = short.examples("train"), short.rows([("xx", " ".join("a" * 9))])
+    assert stores[0].texts[0].tolist() == row.texts[0].tolist()
+    assert len(row.texts[0]) == 6
 
 
 def test_scores_of_every_pair_and_their_mean(task: MultilingualTranslation) -> None:

@@ -173,3 +173,13 @@ def test_attention_that_is_asked_for_has_no_window() -> None:
 def test_a_recipe_without_a_size_is_left_alone() -> None:
     recipe = read_recipe("demo/numbers", ["data.train=a"])
     assert sized(recipe, Facts(5000, SHORT)) == recipe
+
+
+@pytest.mark.parametrize(("task", "num_sides"), [("lm", 1), ("mlm", 1), ("translate", 2)])
+def test_a_short_training_is_validated_ten_times(task: str, num_sides: int) -> None:
+    """A batch holds so many tokens of each side."""
+    facts = Facts(200_000, SHORT)
+    training = sized(starter(task), facts).training
+    assert training.max_epochs < 5
+    num_updates = facts.num_examples * facts.tokens_of_a_text(1) / num_sides / training.batch_tokens
+    assert training.validate_every == pytest.approx(training.max_epochs * num_updates / 10, abs=1)

@@ -55,6 +55,8 @@ def test_every_form_of_parallel_text(folder: Path, data: DataConfig, names: list
 def test_two_files_with_a_comma(folder: Path) -> None:
     corpus = pairs(DataConfig(), (f"{folder}/t.de,{folder}/t.en",))
     assert next(example.texts for example in corpus.examples(LineReport())) == ("eins", "one")
+    with pytest.raises(DataError, match="are 3 files; a split is one file or one for each side"):
+        pairs(DataConfig(), (f"{folder}/t.tsv,{folder}/t.tsv,{folder}/t.tsv",))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from depthwise.config import recipe_yaml
 from depthwise.data import LineReport
 from depthwise.errors import ConfigError, DataError
+from depthwise.evaluation.validation import score_split
 from depthwise.metrics import Rouge
 from depthwise.tasks import Summarization, load_task
 from depthwise.tasks.summarization import lead
@@ -55,6 +56,8 @@ def test_rouge_takes_the_best_or_the_mean_of_all_references(summarization: Summa
     by_hand = (100 + 100 / 3) / 2  # one of three words is in the first reference
     assert mean.score(predictions, examples)["rouge1"].value == pytest.approx((by_hand + 100) / 2)
     assert mean.compared_by == "rougeL"
+    model = summarization.new_model()
+    assert 0 <= score_split(summarization, model, "test", "rougeLsum") <= 100  # whatever was scored before
     assert mean.compare(predictions, ["a", "b"], examples).difference > 0
 
 

@@ -112,7 +112,12 @@ def test_scores(task: Tagging) -> None:
     one_of_four = ["B-ORG O O O O", "B-PER O"]  # one right, two said, four there
     assert task.score(one_of_four, examples)["f1"].value == pytest.approx(200 * 1 / (2 + 4))
     assert task.score(one_of_four, examples)["accuracy"].value == pytest.approx(100 * 4 / 7)
+    assert task.compared_by == "f1"
     assert task.compare(right, one_of_four, examples).difference == pytest.approx(100 - 100 / 3)
+    of_words = replace(task.recipe, evaluation=replace(task.recipe.evaluation, metrics=("accuracy", "f1")))
+    by_words = Tagging(of_words, task.tokenizers)
+    assert by_words.compared_by == "accuracy"
+    assert by_words.compare(right, one_of_four, examples).difference == pytest.approx(100 * 3 / 7)
     with pytest.raises(DataError, match=r"train\.txt:7: 1 tags were predicted for the 2 words"):
         task.score(["O O O O O", "O"], examples)
     with pytest.raises(DataError, match="3 predictions for 2 examples"):

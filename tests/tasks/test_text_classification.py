@@ -56,6 +56,13 @@ def test_pairs_stand_behind_each_other(tmp_path: Path) -> None:
         list(TextClassification(one, task.tokenizers, task.label_names).corpus("test").examples(LineReport()))
 
 
+def test_training_data_is_not_looked_at_for_every_row(tmp_path: Path) -> None:
+    task = classification_of(tmp_path, ["yes\ta b\tb a", "no\tc\ta c c"])
+    assert task.num_inputs == 2
+    (tmp_path / "train.tsv").unlink()
+    assert len(task.rows([("a", "b")] * 3)) == 3
+
+
 def test_numbers(tmp_path: Path) -> None:
     task = classification_of(tmp_path, ["1.5\ta b", "4\tc c", "-2\tb"], labels="number")
     assert task.metric == "loss"
@@ -71,11 +78,15 @@ def test_numbers(tmp_path: Path) -> None:
     )
     examples = list(task.corpus("test").examples(LineReport()))
     assert task.score(["1", "4", "-3"], examples)["spearman"].value == pytest.approx(100)
-    with pytest.raises(InputError, match="a number has no probability"):
+    with pytest.raises(InputError, match="a number that is estimated has no probability; leave --score out"):
         task.scored_rows([("a",)], ["1"])
     with pytest.raises(InputError, match="must be numbers"):
         task.score(["one", "2", "3"], examples)
     assert task.compare(["1.5", "4", "-2"], ["0", "0", "0"], examples).difference > 0
+    with torch.no_grad():
+        model.classifier.weight.zero_()  # type: ignore[operator, union-attr]
+        model.classifier.bias.fill_(3e-7)  # type: ignore[operator, union-attr]
+    assert float(task.predict(model, batch)[0].text) == pytest.approx(3e-7, rel=1e-5)
     ignored = [task.store("train")[~0]]
     assert task.num_items(task.collate(ignored)) == 0
 

@@ -73,7 +73,9 @@ def _predictions_of_run(
     if other.kind != task.kind:
         raise CheckpointError(f"{folder} is a run of {other.kind}, not of {task.kind}; compare runs of the same task")
     if other.num_inputs != task.num_inputs:
-        raise CheckpointError(f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}")
+        raise CheckpointError(
+            f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}; compare runs on the same data"
+        )
     stored = read_evaluation(result_path(folder, split))
     if (
         stored is not None
@@ -119,7 +121,9 @@ def over_runs(task: Task, runs: Sequence[tuple[str, Evaluation]]) -> Seeds:
     first_name, first = runs[0]
     for name, evaluation in runs[1:]:
         if evaluation.task != first.task:
-            raise CheckpointError(f"{name} is a run of {evaluation.task}, but {first_name} of {first.task}")
+            raise CheckpointError(
+                f"{name} is a run of {evaluation.task}, but {first_name} of {first.task}; give runs of the same task"
+            )
         if evaluation.examples_digest != first.examples_digest:
             raise DataError(
                 f"{name} was evaluated on other examples than {first_name}; "

@@ -13,11 +13,13 @@ from depthwise.errors import DataError
 from depthwise.evaluation.predicting import predict_rows, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
-from depthwise.evaluation.timing import hardware, timed
+from depthwise.evaluation.timing import Timing, hardware, timed
 from depthwise.evaluation.validation import validate
 from depthwise.metrics import Score
 from depthwise.tasks import LikelihoodTask, Prediction, Task
 
+LIMITS = ("max_tokens", "max_source_tokens", "max_question_tokens", "stride", "too_long", "unanswerable")
+"""Options of the data that decide what a model sees of an input, or may say about it."""
 log = logging.getLogger(__name__)
 
 
@@ -41,15 +43,9 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     texts = tuple(prediction.text for prediction in predictions)
     return Evaluation(
         **_facts(task, split, task.score(texts, examples), examples),
+        **_measured(run, timing, len(examples), len(depths)),
         predictions=texts,
         mean_depth=mean_depth(predictions),
-        seconds=timing.seconds,
-        examples_per_second=timing.rate(len(examples)),
-        tokens_per_second=timing.rate(len(depths)),
-        peak_memory_bytes=timing.peak_memory_bytes,
-        hardware=hardware(run.device),
-        settings=settings(task, run.precision, run.depth),
-        weights_digest=weights_digest(run.folder),
     )
 
 
@@ -62,15 +58,9 @@ def _by_likelihood(task: LikelihoodTask, run: Run, split: str, examples: Sequenc
     totals, num_items = found
     return Evaluation(
         **_facts(task, split, task.likelihood_scores(totals, num_items, examples), examples),
+        **_measured(run, timing, len(examples), int(totals["depth_tokens"])),
         mean_depth=totals["depth"] / totals["depth_tokens"],
-        seconds=timing.seconds,
-        examples_per_second=timing.rate(len(examples)),
-        tokens_per_second=timing.rate(int(totals["depth_tokens"])),
-        peak_memory_bytes=timing.peak_memory_bytes,
-        hardware=hardware(run.device),
         scored_by=task.scored_by,
-        settings=settings(task, run.precision, run.depth),
-        weights_digest=weights_digest(run.folder),
     )
 
 
@@ -95,6 +85,19 @@ def _facts(task: Task, split: str, scores: dict[str, Score], examples: Sequence[
         "examples": len(examples),
         "seed": task.recipe.seed,
         "examples_digest": examples_digest(examples),
+    }
+
+
+def _measured(run: Run, timing: Timing, num_examples: int, num_tokens: int) -> dict[str, Any]:
+    """What it cost to run a model, and what it ran with."""
+    return {
+        "seconds": timing.seconds,
+        "examples_per_second": timing.rate(num_examples),
+        "tokens_per_second": timing.rate(num_tokens),
+        "peak_memory_bytes": timing.peak_memory_bytes,
+        "hardware": hardware(run.device),
+        "settings": settings(run.task, run.precision, run.depth),
+        "weights_digest": weights_digest(run.folder),
     }
 
 
@@ -135,4 +138,5 @@ def settings(task: Task, precision: str, depth: int | None) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
     searches = task.scored_by == "predictions" and task.searches
     search = asdict(task.recipe.generation) if searches else None
-    return {"precision": precision, "depth": depth, "generation": search}
+    limits = {name: getattr(task.recipe.data, name) for name in LIMITS}
+    return {"precision": precision, "depth": depth, "generation": search, "limits": limits}

@@ -64,6 +64,8 @@ def load_model(
     task: Task, folder: str | Path, device: torch.device, precision: str = "fp32"
 ) -> DepthwisePreTrainedModel:
     """The model of a folder, every weight of which must be there."""
+    if precision not in DTYPES:
+        raise InputError(f'there is no precision "{precision}"; give one of {", ".join(DTYPES)}')
     try:
         loaded: Any = task.model_class.from_pretrained(
             folder, dtype=DTYPES[precision], output_loading_info=True, local_files_only=True
@@ -77,6 +79,7 @@ def load_model(
         raise CheckpointError(
             f"the weights in {folder} are incomplete: {missing[0]} is missing"
             + (f" and so are {len(missing) - 1} more" if len(missing) > 1 else "")
+            + "; copy or train the run again"
         )
     model.eval()
     placed: DepthwisePreTrainedModel = model.to(device)
@@ -99,4 +102,8 @@ def cut_to_depth(model: DepthwisePreTrainedModel, depth: int) -> None:
     stack = getattr(backbone, side).stack
     if not 1 <= depth <= stack.num_layers:
         raise InputError(f"the {side} has {stack.num_layers} blocks; give a depth from 1 to {stack.num_layers}")
-    stack.layers = stack.layers[:depth]
+    if stack.block_of is None:
+        stack.layers = stack.layers[:depth]
+    else:  # layers share blocks
+        stack.block_of = stack.block_of[:depth]
+    backbone.config.num_hidden_layers = depth

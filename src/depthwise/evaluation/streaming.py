@@ -141,7 +141,7 @@ def _columns(line: Line, names: tuple[str, ...], *, with_output: bool) -> tuple[
 def _answered(
     run: Run, columns: list[tuple[str, ...]], answer: Callable[[list[Row]], list[str]], *, with_output: bool
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """An answer to each, with notes. Where all together fail, each is tried by itself."""
+    """An answer to each, with notes. Where all together fail, each half is tried by itself."""
     if not columns:
         return []
     try:
@@ -150,7 +150,9 @@ def _answered(
     except (DepthwiseError, torch.OutOfMemoryError) as error:
         if len(columns) == 1:
             return [("", (f"has no answer: {error}",))]
-    return [found for some in columns for found in _answered(run, [some], answer, with_output=with_output)]
+    half = len(columns) // 2
+    halves = columns[:half], columns[half:]
+    return [found for some in halves for found in _answered(run, some, answer, with_output=with_output)]
 
 
 def _rows(run: Run, columns: list[tuple[str, ...]], *, with_output: bool) -> tuple[list[Row], list[tuple[str, ...]]]:

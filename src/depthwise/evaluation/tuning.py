@@ -1,9 +1,8 @@
 """Choosing what validation data can still decide: how a text is searched for, and when there is no answer.
 
-A translation has a length penalty and a limit on its length.
-Each length penalty needs a search of its own, since the penalty decides which hypotheses are kept. The limit on the
-length does not: a source whose search ended before it reached the limit would have ended the same way under any limit
-beyond that step, so only the others are searched again.
+A text has a length penalty and a limit on its length. Each length penalty needs a search of its own, since the penalty
+decides which hypotheses are kept. The limit on the length does not: a source whose search ended before it reached the
+limit would have ended the same way under any limit beyond that step, so only the others are searched again.
 """
 
 import copy

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from depthwise.errors import InputError
 from depthwise.metrics.bleu_counts import Smoothing, bleu_of_counts, count_sentence
+from depthwise.metrics.references import References, num_references, reference_lists
 from depthwise.metrics.score import Score
-
-References = Sequence[str] | Sequence[Sequence[str]]
-"""One reference per sentence, or a list of several for each."""
 
 
 class Bleu(Protocol):
@@ -52,7 +50,7 @@ class SacreBleu:
     """What sacreBLEU does unless told otherwise."""
 
     def score(self, hypotheses: Sequence[str], references: References) -> Score:
-        by_sentence = _reference_lists(hypotheses, references)
+        by_sentence = reference_lists(hypotheses, references)
         metric = self._metric()
         result = metric.corpus_score(list(hypotheses), _streams(by_sentence))
         return Score("sacreBLEU", float(result.score), str(metric.get_signature()))
@@ -60,7 +58,7 @@ class SacreBleu:
     def counts(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
         metric = self._metric()
         rows = []
-        for hypothesis, of_sentence in zip(hypotheses, _reference_lists(hypotheses, references), strict=True):
+        for hypothesis, of_sentence in zip(hypotheses, reference_lists(hypotheses, references), strict=True):
             found = metric.corpus_score([hypothesis], [[reference] for reference in of_sentence])
             rows.append([found.sys_len, found.ref_len, *found.counts, *found.totals])
         return np.asarray(rows, dtype=np.float64)
@@ -88,11 +86,9 @@ class TokenizedBleu:
     smoothing: Smoothing = "none"
 
     def score(self, hypotheses: Sequence[str], references: References) -> Score:
-        by_sentence = _reference_lists(hypotheses, references)
         value = bleu_of_counts(self.counts(hypotheses, references).sum(axis=0), self.smoothing)
-        numbers = {len(of_sentence) for of_sentence in by_sentence}
         parts = [
-            f"nrefs:{numbers.pop() if len(numbers) == 1 else 'var'}",
+            num_references(references),
             f"case:{'lc' if self.lowercase else 'mixed'}",
             "tok:none",
             f"compounds:{'split' if self.split_compounds else 'whole'}",
@@ -102,7 +98,7 @@ class TokenizedBleu:
         return Score("BLEU", float(value), "|".join(parts))
 
     def counts(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
-        by_sentence = _reference_lists(hypotheses, references)
+        by_sentence = reference_lists(hypotheses, references)
         rows = [
             count_sentence(self._tokens(hypothesis), [self._tokens(reference) for reference in of_sentence])
             for hypothesis, of_sentence in zip(hypotheses, by_sentence, strict=True)
@@ -129,23 +125,8 @@ BLEU_VARIANTS: dict[str, Bleu] = {
 def chrf(hypotheses: Sequence[str], references: References, *, word_order: int = 0) -> Score:
     """F-score of character n-grams (Popović 2015), by sacrebleu; ``word_order=2`` gives chrF++."""
     metric = sacrebleu.CHRF(word_order=word_order)
-    result = metric.corpus_score(list(hypotheses), _streams(_reference_lists(hypotheses, references)))
+    result = metric.corpus_score(list(hypotheses), _streams(reference_lists(hypotheses, references)))
     return Score("chrF" + "+" * word_order, float(result.score), str(metric.get_signature()))
-
-
-def _reference_lists(hypotheses: Sequence[str], references: References) -> list[Sequence[str]]:
-    """The references of every sentence, after checking that there is at least one for each."""
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise InputError("hypotheses and references are lists of sentences; put a single sentence into a list")
-    if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} hypotheses but references for {len(references)} sentences")
-    if not hypotheses:
-        raise InputError("there are no sentences to score")
-    by_sentence = [[given] if isinstance(given, str) else given for given in references]
-    for index, of_sentence in enumerate(by_sentence):
-        if not of_sentence:
-            raise InputError(f"sentence {index} has no reference")
-    return by_sentence
 
 
 def _streams(by_sentence: list[Sequence[str]]) -> list[Sequence[str]]:

@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_ORDER = 4
-NUM_COUNTS = 2 + 2 * MAX_ORDER
-"""Length of the hypothesis, length of the reference, matches of order 1 to 4, n-grams of order 1 to 4."""
 
 Smoothing = Literal["none", "exp"]
 
 
 def count_sentence(hypothesis: Sequence[bytes], references: Sequence[Sequence[bytes]]) -> list[int]:
-    """The ten counts of one tokenised sentence.
+    """The ten counts of one tokenised sentence: lengths of hypothesis and reference, matches and n-grams by order.
 
     Matches are clipped by the reference that has the n-gram most often. Of several references the one closest in
     length counts, the shorter one where two are equally close.

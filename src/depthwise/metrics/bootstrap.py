@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from depthwise.errors import InputError
-from depthwise.metrics.bleu import Bleu, References, SacreBleu
+from depthwise.metrics.bleu import Bleu, SacreBleu
 from depthwise.metrics.bleu_counts import bleu_of_counts
+from depthwise.metrics.references import References
 
 DRAWS_AT_ONCE = 1 << 22
 """Bounds memory: a large test set is drawn in several portions, with the same result."""

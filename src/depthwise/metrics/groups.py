@@ -1,5 +1,4 @@
-"""Scores whose mean over groups of examples counts, such as BLEU over pairs of languages: small groups weigh like
-large ones."""
+"""Scores by groups of examples, such as BLEU by pairs of languages: their mean counts, so that all weigh alike."""
 
 from collections.abc import Sequence
 

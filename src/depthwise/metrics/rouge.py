@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depthwise.errors import ConfigError, InputError, Problem
-from depthwise.metrics.bleu import References
+from depthwise.metrics.references import References, num_references, reference_lists
 from depthwise.metrics.score import Score
 
 SEVERAL, SENTENCES = ("best", "mean"), ("lines", "punctuation")
@@ -63,7 +63,7 @@ class Rouge:
 
     def values(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
         """F-measures of each example, 0 to 1: a row each with a column per type. Columns go into ``compare_means``."""
-        scorer, by_example = self._scorer(), _reference_lists(hypotheses, references)
+        scorer, by_example = self._scorer(), reference_lists(hypotheses, references)
         rows = []
         for hypothesis, of_example in zip(hypotheses, by_example, strict=True):
             found = [scorer.score(self._split(reference), self._split(hypothesis)) for reference in of_example]
@@ -73,9 +73,8 @@ class Rouge:
 
     def signature(self, references: References) -> str:
         """How the numbers came about."""
-        numbers = {1 if isinstance(given, str) else len(given) for given in references}
         parts = [
-            f"nrefs:{numbers.pop() if len(numbers) == 1 else 'var'}",
+            num_references(references),
             f"several:{self.several}",
             f"stem:{'porter' if self.stemmed else 'none'}",
             f"sentences:{self.sentences}",
@@ -104,17 +103,3 @@ def split_sentences(text: str) -> list[str]:
     """
     parts = (part for line in text.split("\n") for part in _END_OF_SENTENCE.split(line))
     return [part.strip() for part in parts if part.strip()]
-
-
-def _reference_lists(hypotheses: Sequence[str], references: References) -> list[Sequence[str]]:
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise InputError("hypotheses and references are lists of texts; put a single text into a list")
-    if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} summaries but references for {len(references)} examples")
-    if not len(hypotheses):
-        raise InputError("there are no summaries to score")
-    by_example = [[given] if isinstance(given, str) else given for given in references]
-    for index, of_example in enumerate(by_example):
-        if not of_example:
-            raise InputError(f"example {index} has no reference")
-    return by_example

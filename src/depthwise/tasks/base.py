@@ -39,7 +39,7 @@ from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Tensor
-from depthwise.tasks.encoding import shortened
+from depthwise.tasks.encoding import least, shortened
 from depthwise.tasks.sources import SPLITS
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
@@ -131,8 +131,7 @@ class Task(ABC):
     @property
     def cache(self) -> Path:
         """Where tokenised corpora are kept."""
-        given = self.recipe.data.cache or os.environ.get(CACHE_VARIABLE)
-        return Path(given) if given else Path.home() / ".cache" / "depthwise"
+        return Path(self.recipe.data.cache or os.environ.get(CACHE_VARIABLE) or "~/.cache/depthwise").expanduser()
 
     def examples(self, split: str) -> Examples:
         """What training and validation go through."""
@@ -145,7 +144,7 @@ class Task(ABC):
 
     def store_options(self, split: str) -> StoreOptions:
         data = self.recipe.data
-        limit = self.max_tokens if data.max_tokens is None else min(data.max_tokens, self.max_tokens or data.max_tokens)
+        limit = least(data.max_tokens, self.max_tokens)
         return StoreOptions(rules=self.rules, max_tokens=limit, too_long=data.too_long or self.too_long)
 
     @abstractmethod
@@ -235,7 +234,9 @@ class Task(ABC):
         lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
         unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
         if unlike:
-            raise CheckpointError(f"{folder} holds another model: {unlike[0]} is missing or has another shape there")
+            raise CheckpointError(
+                f"{folder} holds another model: {unlike[0]} is missing or has another shape there; keep its options"
+            )
         assert isinstance(loaded, DepthwisePreTrainedModel)
         return loaded
 
@@ -300,11 +301,10 @@ class Task(ABC):
 
     def cut(self, row: Row, most: int | None = None) -> Row:
         """A row whose texts the model can take, none with more than ``most`` ids; the same row if it is one already."""
-        limits = [min((limit for limit in (most, own) if limit is not None), default=None) for own in self.text_limits]
+        limits = [least(most, own) for own in self.text_limits]
         if all(limit is None or len(ids) <= limit for ids, limit in zip(row.texts, limits, strict=False)):
             return row
-        texts = tuple(shortened(ids, limit) for ids, limit in zip(row.texts, limits, strict=False))
-        return replace(row, texts=texts)
+        return replace(row, texts=tuple(shortened(ids, limit) for ids, limit in zip(row.texts, limits, strict=False)))
 
     @property
     @abstractmethod

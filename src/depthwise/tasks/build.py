@@ -76,19 +76,15 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
     config = run_config(folder)
     recipe = recipe or run_recipe(folder)
     tokenizers = load_tokenizers(folder)
-    wanted = TASKS[recipe.task].model_class.__name__
-    if config.architectures and config.architectures[0] != wanted:
+    task = TASKS[recipe.task]
+    if config.architectures and config.architectures[0] != task.model_class.__name__:
         raise CheckpointError(
             f"{folder} holds a {config.architectures[0]}, which does no {recipe.task}; give a run of that task"
         )
-    if recipe.task == QuestionAnswering.kind:
-        return QuestionAnswering(recipe, tokenizers)
-    if recipe.task in (TextClassification.kind, Tagging.kind):
+    if issubclass(task, TextClassification | Tagging):
         assert config.id2label is not None
         by_number = {int(number): name for number, name in config.id2label.items()}
-        names = tuple(by_number[number] for number in range(len(by_number)))
-        return (Tagging if recipe.task == Tagging.kind else TextClassification)(recipe, tokenizers, names)
-    task = TASKS[recipe.task]
+        return task(recipe, tokenizers, tuple(by_number[number] for number in range(len(by_number))))
     if issubclass(task, SequenceToSequence):
         return task(recipe, tokenizers, config.decoder_start_token_id)
     return task(recipe, tokenizers)
@@ -101,9 +97,15 @@ def run_config(folder: Path) -> DepthwiseConfig:
         unfinished = any(folder.glob("checkpoint-*")) if folder.is_dir() else False
         remedy = "run its depthwise train command again to finish it" if unfinished else "give the folder of a run"
         raise CheckpointError(f"{folder} {state}; {remedy}")
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CheckpointError(f"the configuration in {folder} cannot be read: {reason}; give a whole run") from error
     if not isinstance(config, DepthwiseConfig):
-        raise CheckpointError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
+        raise CheckpointError(
+            f'{folder} holds a model of type "{config.model_type}", not a Depthwise model; try depthwise convert hf'
+        )
     return config
 
 
@@ -115,7 +117,9 @@ def run_recipe(folder: Path) -> Recipe:
     by_model = {task.model_class.__name__: task.kind for task in reversed(TASKS.values())}  # the first of several
     name = (config.architectures or [""])[0]
     if name not in by_model:
-        raise CheckpointError(f"{folder} holds a {name or 'model without a head'}, for which there is no task")
+        raise CheckpointError(
+            f"{folder} holds a {name or 'model without a head'}, for which there is no task; give another run"
+        )
     return Recipe(task=by_model[name], model=as_dict(config.options))
 
 

@@ -31,6 +31,12 @@ def portions(rows: Sequence[R], budget: int) -> Iterator[Sequence[R]]:
         yield rows[begin:]
 
 
+def padded_sizes(groups: Sequence[Sequence[IdRow]], budget: int) -> npt.NDArray[np.int32]:
+    """Rows times longest of each group, as one column, but no more than a budget, which ``portions`` keeps to."""
+    sizes = (len(rows) * max((len(row.ids) for row in rows), default=0) for rows in groups)
+    return np.array([min(size, budget) for size in sizes], np.int32).reshape(-1, 1)
+
+
 def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """The ids of each text, its end of sequence included."""
     if not texts:
@@ -44,6 +50,11 @@ def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[np
         verbose=False,
     )["input_ids"]
     return [np.array(ids, np.int64) for ids in rows]
+
+
+def least(*limits: int | None) -> int | None:
+    """The strictest limit, where there is any."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def shortened(ids: npt.NDArray[np.integer], limit: int | None) -> npt.NDArray[np.integer]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from depthwise.config import Recipe
 from depthwise.data import (
@@ -34,9 +34,9 @@ from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.generation import generated_depths
 from depthwise.shapes import Tensor
 from depthwise.tasks.base import Examples, Losses, Prediction
-from depthwise.tasks.encoding import encoded
+from depthwise.tasks.encoding import encoded, least
 from depthwise.tasks.likelihood import LikelihoodTask, depth_totals
-from depthwise.tasks.search import until_end
+from depthwise.tasks.search import repeats_blocked, search_options, until_end
 
 METRICS = ("perplexity", "word_perplexity", "bits_per_character", "unigram_perplexity")
 
@@ -55,8 +55,8 @@ class LanguageModeling(LikelihoodTask):
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         super().__init__(recipe, tokenizers)
         if recipe.training.label_smoothing and self.options.adaptive is not None:
-            problem = Problem("label_smoothing", "does not go with model.adaptive, which never scores all types; set 0")
-            raise ConfigError("training", [problem])
+            message = "does not go with model.adaptive, which never scores all types; set 0"
+            raise ConfigError(f"task {self.kind}", [Problem("training.label_smoothing", message)])
         self.protocol  # noqa: B018 (refuses a context that leaves nothing to predict)
 
     # Data
@@ -66,6 +66,12 @@ class LanguageModeling(LikelihoodTask):
         """What stands before the first token: the end of the sequence before it."""
         end: int = self.tokenizers.source.eos_token_id
         return end
+
+    @property
+    def unknown_id(self) -> int:
+        """What a word that the tokenizer does not know becomes; no id where it knows all, as GPT-2's does."""
+        found: int | None = self.tokenizers.source.unk_token_id
+        return -1 if found is None or found == self.start_id else found
 
     @property
     def max_tokens(self) -> int | None:
@@ -116,8 +122,7 @@ class LanguageModeling(LikelihoodTask):
             output = model(**inputs, labels=labels, num_items_in_batch=num_items)
             count = (labels != IGNORED).sum() if num_items is None else torch.as_tensor(num_items)
             loss, nll = output.loss, output.loss.detach() * count.clamp(min=1)
-        unknown = (labels == self.tokenizers.source.unk_token_id).sum().float()
-        return Losses(loss, {"nll": nll, "unknown": unknown, **depth_totals(output)})
+        return Losses(loss, {"nll": nll, "unknown": (labels == self.unknown_id).sum().float(), **depth_totals(output)})
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"]
@@ -146,7 +151,7 @@ class LanguageModeling(LikelihoodTask):
 
     def cut(self, row: Row, most: int | None = None) -> Row:
         """The last tokens of a prompt, behind the start token. Texts to be scored are read in blocks, however long."""
-        limit = min((limit for limit in (most, self.text_limits[0]) if limit is not None), default=None)
+        limit = least(most, self.text_limits[0])
         if len(row.texts) == 2 or limit is None or len(row.texts[0]) <= limit:
             return row
         ids = row.texts[0]
@@ -156,23 +161,19 @@ class LanguageModeling(LikelihoodTask):
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
         """Prompts and what follows them, up to the end of the line."""
         search, tokenizer = self.recipe.generation, self.tokenizers.source
-        options: dict[str, Any] = {"num_beams": search.num_beams, "do_sample": False}
-        if search.num_beams > 1:
-            options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
-        if search.no_repeat_ngram:
-            options["no_repeat_ngram_size"] = search.no_repeat_ngram
         prompt = batch["input_ids"]
         output = model.generate(  # type: ignore[operator]
             input_ids=prompt,
             attention_mask=batch["attention_mask"],
             max_length=prompt.shape[1] + self.num_new_tokens,
+            logits_processor=LogitsProcessorList(repeats_blocked(search, self.start_id)),
             return_dict_in_generate=True,
-            **options,
+            **search_options(search),
         )
         texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         depths = generated_depths(output)
         new = output.sequences[:, prompt.shape[1] :][:, : depths.shape[1]]
-        depths = depths[:, : new.shape[1]] * until_end(new, tokenizer.eos_token_id)
+        depths = depths[:, : new.shape[1]] * until_end(new, self.start_id)
         return [
             Prediction(text, None, tuple(depth for depth in row if depth))
             for text, row in zip(texts, depths.tolist(), strict=True)

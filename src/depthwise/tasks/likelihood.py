@@ -19,6 +19,8 @@ from depthwise.tasks.sources import running_text
 
 DEFAULT_ROW = 512
 """How many tokens a model sees at a time, unless the recipe says otherwise."""
+COUNTED_AT_ONCE = 1 << 22
+"""Bounds memory: training data lies on disk, and is counted in portions."""
 
 
 class LikelihoodTask(Task):
@@ -71,7 +73,9 @@ class LikelihoodTask(Task):
 
     def unigram_log_probs(self) -> npt.NDArray[np.float64]:
         """log p(type) by its share of the training data, one occurrence added to each: the least a model must beat."""
-        counts = np.bincount(stream_of(self.store("train")), minlength=len(self.tokenizers.source)) + 1.0
+        stream, counts = stream_of(self.store("train")), np.ones(len(self.tokenizers.source))
+        for begin in range(0, len(stream), COUNTED_AT_ONCE):
+            counts += np.bincount(stream[begin : begin + COUNTED_AT_ONCE], minlength=len(counts))
         found: npt.NDArray[np.float64] = np.log(counts / counts.sum())
         return found
 

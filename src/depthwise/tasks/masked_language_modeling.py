@@ -26,7 +26,7 @@ from depthwise.data import (
 )
 from depthwise.data.templates import Template, text_template
 from depthwise.data.tokenizers import MASK
-from depthwise.errors import InputError
+from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Score, perplexity
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
@@ -53,6 +53,9 @@ class MaskedLanguageModeling(LikelihoodTask):
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         super().__init__(recipe, tokenizers)
+        if recipe.training.label_smoothing:
+            problem = Problem("training.label_smoothing", "has no part in masked language modelling; leave it out")
+            raise ConfigError(f"task {self.kind}", [problem])
         self.vocabulary = MaskVocabulary.of(tokenizers.source, recipe.masking.units)
         self._masking(is_training=True)  # refuses what does not go together
 
@@ -141,7 +144,12 @@ class MaskedLanguageModeling(LikelihoodTask):
         parts = text.replace(str(tokenizer.mask_token), MASK).split(MASK)
         if len(parts) == 1:
             raise InputError(f"there is nothing to guess; write {MASK} in the place of a token")
+        if tokenizer.added_tokens_decoder[self.vocabulary.mask_id].lstrip:  # RoBERTa's mask has the blank before it
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
         pieces = tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]
+        for part, ids in zip(parts[1:], pieces[1:], strict=True):
+            if ids and not part[0].isspace() and not str(tokenizer.decode(ids[:1])).strip():
+                del ids[0]  # the blank that some tokenizers put before any text
         ids = [piece for part in pieces for piece in (*part, self.vocabulary.mask_id)][:-1]
         return self._template.joined(np.array(ids, np.int32)).astype(np.int64)
 
@@ -178,7 +186,9 @@ class MaskedLanguageModeling(LikelihoodTask):
             tokens = filling[len(template.before) : len(filling) - len(template.behind)]
             masks = np.flatnonzero(row.texts[0] == self.vocabulary.mask_id)
             if len(tokens) != len(masks):
-                raise InputError(f"there are {len(masks)} masks, but what is to fill them has {len(tokens)} tokens")
+                raise InputError(
+                    f"there are {len(masks)} masks, but what is to fill them has {len(tokens)} tokens; give as many"
+                )
             labels = np.full_like(row.texts[0], IGNORED)
             labels[masks] = tokens
             rows.append(replace(row, texts=(row.texts[0], labels)))

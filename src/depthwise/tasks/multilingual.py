@@ -97,12 +97,12 @@ class MultilingualTranslation(Translation):
         return LanguageStores(stores, self.tokens, self.placement)
 
     def store_options(self, split: str) -> StoreOptions:
-        """The token of the language takes one of the positions of its source."""
-        options, positions = super().store_options(split), self._positions[0]
-        if self.placement != "source" or positions is None:
-            return options
+        """The token of the language is one of those that a source may have."""
+        options = super().store_options(split)
         source, target = options.limits(2)
-        return replace(options, max_tokens=(min(source or positions, positions - 1), target))
+        if self.placement != "source" or source is None:
+            return options
+        return replace(options, max_tokens=(source - 1, target))
 
     def lengths(self, examples: LanguageStores) -> npt.NDArray[np.int32]:
         return np.concatenate(list(examples.lengths().values()))
@@ -176,7 +176,7 @@ class MultilingualTranslation(Translation):
         if language not in self.languages:
             known = ", ".join(self.languages)
             missing = "no language is named" if language is None else f"{language} is no language of this model"
-            raise InputError(f"{missing}; it writes {known}, which generation.target names for all inputs")
+            raise InputError(f"{missing}; it writes {known}; name one before each text, or generation.target for all")
         return self.tokens.get(language)
 
     # Scoring

@@ -38,7 +38,7 @@ from depthwise.metrics import Comparison, Score, compare_means, squad_scores, sq
 from depthwise.models.question_answering import DepthwiseForQuestionAnswering
 from depthwise.shapes import Tensor
 from depthwise.tasks.base import Losses, Prediction, Task
-from depthwise.tasks.encoding import encoded, inputs_in, portions, shortened
+from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, portions, shortened
 from depthwise.tasks.sources import questions
 
 MAX_TOKENS = 384
@@ -117,8 +117,8 @@ class QuestionAnswering(Task):
     @property
     def window_options(self) -> WindowOptions:
         data = self.recipe.data
-        most = min(limit for limit in (data.max_tokens or MAX_TOKENS, self.max_tokens) if limit is not None)
-        return WindowOptions(most, data.stride, data.max_question_tokens)
+        wanted = data.max_tokens or MAX_TOKENS
+        return WindowOptions(min(wanted, self.max_tokens or wanted), data.stride, data.max_question_tokens)
 
     @property
     def max_tokens(self) -> int | None:
@@ -189,8 +189,8 @@ class QuestionAnswering(Task):
 
     def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
         """No more than a batch holds: what exceeds that goes through the model in portions."""
-        most = self.recipe.evaluation.batch_tokens
-        return np.array([[min(_size(row), most)] for row in rows], np.int32).reshape(-1, 1)
+        windows = [row.windows for row in rows if isinstance(row, QuestionRow)]
+        return padded_sizes(windows, self.recipe.evaluation.batch_tokens)
 
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
         answered, depths = self._answered(model, rows, self.answer_options)
@@ -256,8 +256,3 @@ class QuestionAnswering(Task):
 def right_answers(examples: Sequence[Example]) -> list[list[str]]:
     """What is right, from the labels that the reader of SQuAD gives."""
     return [json.loads(example.label or "[]") for example in examples]
-
-
-def _size(row: Row) -> int:
-    assert isinstance(row, QuestionRow)
-    return len(row.windows) * max((len(window.ids) for window in row.windows), default=0)

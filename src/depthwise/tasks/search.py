@@ -1,9 +1,25 @@
-"""What a search for target text may not do, and what of its outcome counts."""
+"""How text is searched for: what a search may not do, and what of its outcome counts."""
+
+from typing import Any
 
 import torch
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
+from depthwise.config import SearchConfig
 from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+def search_options(search: SearchConfig) -> dict[str, Any]:
+    """What Transformers' ``generate`` is told; a greedy search knows no penalty."""
+    options: dict[str, Any] = {"num_beams": search.num_beams, "do_sample": False}
+    if search.num_beams > 1:
+        options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
+    return options
+
+
+def repeats_blocked(search: SearchConfig, eos_id: int) -> list[LogitsProcessor]:
+    """What forbids repeated n-grams, where the search has any to forbid."""
+    return [NoRepeatedNgram(search.no_repeat_ngram, eos_id)] if search.no_repeat_ngram else []
 
 
 class EndAtLimit(LogitsProcessor):
@@ -23,14 +39,14 @@ class EndAtLimit(LogitsProcessor):
 class NoRepeatedNgram(LogitsProcessor):
     """Forbids every token that would complete an n-gram which the row has already (Paulus et al. 2018).
 
-    A text may always end: the end of sequence, which decoders also start from, is no part of any n-gram.
+    A text may always end: the end of sequence, which decoders and prompts also start from, is no part of any n-gram.
     """
 
     def __init__(self, size: int, eos_id: int) -> None:
         self.blocking, self.eos_id = NoRepeatNGramLogitsProcessor(size), eos_id
 
     def __call__(self, input_ids: Int[Tensor, "R T"], scores: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """``input_ids`` begin with the start token, which no text contains again."""
+        """``input_ids`` begin with the start token, behind padding if any, which no text contains again."""
         blocked: Tensor = self.blocking(input_ids, scores)
         blocked[:, self.eos_id] = scores[:, self.eos_id]
         return blocked

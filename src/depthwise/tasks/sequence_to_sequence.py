@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import Recipe
 from depthwise.data import Corpus, Example, Row, Seq2SeqCollator, StoreOptions, Tokenizers
@@ -15,8 +15,8 @@ from depthwise.models.generation import generated_depths
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
 from depthwise.tasks.base import Losses, Prediction, Task
-from depthwise.tasks.encoding import encoded
-from depthwise.tasks.search import EndAtLimit, NoRepeatedNgram, until_end
+from depthwise.tasks.encoding import encoded, least
+from depthwise.tasks.search import EndAtLimit, repeats_blocked, search_options, until_end
 
 
 class SequenceToSequence(Task):
@@ -39,7 +39,7 @@ class SequenceToSequence(Task):
 
     @property
     def max_tokens(self) -> int | None:
-        return _least(*self._positions)
+        return least(*self._positions)
 
     @property
     def _positions(self) -> tuple[int | None, int | None]:
@@ -51,8 +51,8 @@ class SequenceToSequence(Task):
     def store_options(self, split: str) -> StoreOptions:
         data, (source, target) = self.recipe.data, self._positions
         limits = (
-            _least(source, data.max_tokens, data.max_source_tokens),
-            _least(target, data.max_tokens, data.max_target_tokens),
+            least(source, data.max_tokens, data.max_source_tokens),
+            least(target, data.max_tokens, data.max_target_tokens),
         )
         return replace(super().store_options(split), max_tokens=limits)
 
@@ -109,7 +109,7 @@ class SequenceToSequence(Task):
     @property
     def text_limits(self) -> tuple[int | None, ...]:
         source, target = self._positions
-        return _least(source, self.recipe.data.max_source_tokens), target
+        return least(source, self.recipe.data.max_source_tokens), target
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
         targets = encoded(self.tokenizers.target, outputs)
@@ -127,14 +127,16 @@ class SequenceToSequence(Task):
     @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
         limits, eos_id = self.target_limits(batch["attention_mask"].sum(1)), self.tokenizers.target.eos_token_id
-        options = self._search_options()
+        options = search_options(self.recipe.generation)
         if "decoder_input_ids" in batch:
             options["decoder_start_token_id"] = batch["decoder_input_ids"][:, 0].tolist()
         output = model.generate(  # type: ignore[operator]
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
             max_length=int(limits.max()) + 1,  # with the start token
-            logits_processor=LogitsProcessorList([*self._repeats_blocked(), EndAtLimit(limits, eos_id)]),
+            logits_processor=LogitsProcessorList(
+                [*repeats_blocked(self.recipe.generation, eos_id), EndAtLimit(limits, eos_id)]
+            ),
             return_dict_in_generate=True,
             **options,
         )
@@ -147,17 +149,6 @@ class SequenceToSequence(Task):
             for text, row in zip(texts, depths.tolist(), strict=True)
         ]
 
-    def _search_options(self) -> dict[str, Any]:
-        search = self.recipe.generation
-        options: dict[str, Any] = {"num_beams": search.num_beams, "do_sample": False}
-        if search.num_beams > 1:
-            options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
-        return options
-
-    def _repeats_blocked(self) -> list[LogitsProcessor]:
-        size = self.recipe.generation.no_repeat_ngram
-        return [NoRepeatedNgram(size, self.tokenizers.target.eos_token_id)] if size else []
-
     @torch.no_grad()
     def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
         batch = {name: value.to(model.device) for name, value in self.collate(rows).items()}
@@ -166,11 +157,6 @@ class SequenceToSequence(Task):
         of_labels = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         sums: list[float] = of_labels.masked_fill(labels == IGNORED, 0).double().sum(1).tolist()
         return sums
-
-
-def _least(*limits: int | None) -> int | None:
-    """The strictest limit, where there is any."""
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def shifted(labels: Int[Tensor, "B T"], start: int, padding: int) -> Int[Tensor, "B T"]:

@@ -147,7 +147,8 @@ def sized(recipe: Recipe, facts: Facts) -> Recipe:
     size = recipe.model["size"]
     if size == "auto":
         size = _size(recipe.task, facts, machine)
-    training = _with_length(_with_batches(recipe, facts, machine), facts, habits, machine)
+    num_sides = 2 if recipe.task in GENERATING else 1
+    training = _with_length(_with_batches(recipe, facts, machine), facts, num_sides, habits, machine)
     given = {name: value for name, value in recipe.model.items() if name != "size"}
     model = merged(_model(recipe.task, size, given, training.max_epochs, machine), given)
     if "lr" not in training.optimizer:
@@ -246,14 +247,19 @@ def _rounded(value: float, least: int, most: int) -> int:
     return power
 
 
-def _with_length(training: TrainingConfig, facts: Facts, habits: Habits, machine: Machine) -> TrainingConfig:
-    """How long to train, and ten to thirty validations where one for each pass would be too few or too many."""
+def _with_length(
+    training: TrainingConfig, facts: Facts, num_sides: int, habits: Habits, machine: Machine
+) -> TrainingConfig:
+    """How long to train, and ten to thirty validations where one for each pass would be too few or too many.
+
+    The budget of a batch is one of each side.
+    """
     num_tokens = facts.num_examples * min(2 * habits.longest, facts.tokens_of_a_text(1))
     if training.batch_rows:
         updates_per_pass = facts.num_examples / training.batch_rows
     else:
         assert training.batch_tokens is not None
-        updates_per_pass = num_tokens / 2 / training.batch_tokens
+        updates_per_pass = num_tokens / num_sides / training.batch_tokens
     updates_per_pass /= training.accumulate
     if training.max_updates is None and training.max_epochs is None:
         training = replace(training, max_epochs=passes(num_tokens, max(1, updates_per_pass), habits, machine))

@@ -31,6 +31,8 @@ def pairs(data: DataConfig, files: tuple[str, ...]) -> Corpus:
             data.hub, (source, target), split=files[0], config=data.hub_config, revision=data.hub_revision
         )
     files = _listed(files)
+    if len(files) > 2:
+        raise DataError(f"{', '.join(files)} are {len(files)} files; a split is one file or one for each side")
     if len(files) == 2:
         return ParallelText(Path(files[0]), Path(files[1]))
     path = Path(files[0])

@@ -1,7 +1,6 @@
 """Summarisation: a long text in, a short one out, judged by ROUGE beside the first sentences of the text itself."""
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from depthwise.data import Corpus, Example
 from depthwise.metrics import Comparison, Rouge, Score, compare_means
@@ -34,7 +33,7 @@ class Summarization(SequenceToSequence):
     def known_metrics(self) -> tuple[str, ...]:
         return (*(f"rouge{size}" for size in range(1, 10)), "rougeL", "rougeLsum")
 
-    @cached_property
+    @property
     def _rouge(self) -> Rouge:
         """Generated text has no line breaks, so that its sentences are told by their punctuation."""
         several = self.recipe.evaluation.several_references

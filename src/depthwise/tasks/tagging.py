@@ -38,7 +38,7 @@ from depthwise.metrics import Comparison, Score, accuracy, entity_counts, entity
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 from depthwise.shapes import Tensor
 from depthwise.tasks.base import Losses, Prediction, Task
-from depthwise.tasks.encoding import inputs_in, portions
+from depthwise.tasks.encoding import inputs_in, least, padded_sizes, portions
 from depthwise.tasks.sources import tagged
 
 ACCURACY = "accuracy"
@@ -114,8 +114,7 @@ class Tagging(Task):
 
     def _piece_options(self, most: int | None = None) -> WordPieceOptions:
         data = self.recipe.data
-        limits = [limit for limit in (self.max_tokens, data.max_tokens, most) if limit is not None]
-        return WordPieceOptions(min(limits, default=None), data.too_long or self.too_long)
+        return WordPieceOptions(least(self.max_tokens, data.max_tokens, most), data.too_long or self.too_long)
 
     @property
     def max_tokens(self) -> int | None:
@@ -180,8 +179,8 @@ class Tagging(Task):
 
     def row_lengths(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
         """No more than a batch holds: what exceeds that goes through the model in portions."""
-        most = self.recipe.evaluation.batch_tokens
-        return np.array([[min(_size(row), most)] for row in rows], np.int32).reshape(-1, 1)
+        parts = [row.parts for row in rows if isinstance(row, SentenceRow)]
+        return padded_sizes(parts, self.recipe.evaluation.batch_tokens)
 
     @torch.no_grad()
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
@@ -274,22 +273,18 @@ class Tagging(Task):
 
     @property
     def compared_by(self) -> str:
-        return "f1" if self.has_entities else ACCURACY
+        return ACCURACY if self.metrics[0] == ACCURACY else "f1"
 
     def compare(self, ours: Sequence[str], theirs: Sequence[str], examples: Sequence[Example]) -> Comparison:
-        count = entity_counts if self.has_entities else _right_words
+        by_words = self.compared_by == ACCURACY
+        count = _right_words if by_words else entity_counts
         mine, other = (count(*_aligned(side, examples)) for side in (ours, theirs))
-        return paired_bootstrap(mine, other, f1_of_counts if self.has_entities else _share_of_counts)
+        return paired_bootstrap(mine, other, _share_of_counts if by_words else f1_of_counts)
 
 
 def _words(text: str) -> list[str]:
     """What stands between blanks; other white space is part of a word, as in columns."""
     return [word for word in text.split(" ") if word]
-
-
-def _size(row: Row) -> int:
-    assert isinstance(row, SentenceRow)
-    return len(row.parts) * max((len(part.ids) for part in row.parts), default=0)
 
 
 def _aligned(predictions: Sequence[str], examples: Sequence[Example]) -> tuple[list[list[str]], list[list[str]]]:

@@ -86,7 +86,8 @@ class TextClassification(Task):
         corpus = labelled(self.recipe.data, self.check_split(split))
         if corpus.num_texts != self.num_inputs:
             raise DataError(
-                f"{corpus.name} has {corpus.num_texts} texts on a line, but the model was made for {self.num_inputs}"
+                f"{corpus.name} has {corpus.num_texts} texts on a line, but the model was made for {self.num_inputs}; "
+                "give data of that form"
             )
         return corpus
 
@@ -169,7 +170,7 @@ class TextClassification(Task):
 
     # Predicting
 
-    @property
+    @cached_property
     def num_inputs(self) -> int:
         data = self.recipe.data
         if data.num_texts is None and data.train:
@@ -197,7 +198,7 @@ class TextClassification(Task):
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
         if not self.has_probabilities:
-            raise InputError("a number has no probability; leave --score out")
+            raise InputError(f"{self.why_no_probability}; leave --score out")
         places = {name: number for number, name in enumerate(self.label_names)}
         for output in outputs:
             if output not in places:
@@ -212,7 +213,7 @@ class TextClassification(Task):
         logits = output.logits.float()
         if self.is_regression:
             return [
-                Prediction(f"{value:.4f}", None, row) for value, row in zip(logits[:, 0].tolist(), depths, strict=True)
+                Prediction(f"{value:.6g}", None, row) for value, row in zip(logits[:, 0].tolist(), depths, strict=True)
             ]
         best = logits.log_softmax(-1).max(-1)
         found = zip(best.indices.tolist(), best.values.tolist(), depths, strict=True)

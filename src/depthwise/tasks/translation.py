@@ -33,7 +33,7 @@ class Translation(SequenceToSequence):
 
     @property
     def compared_by(self) -> str:
-        """The metric that is quoted; in the place of chrF the first definition of BLEU among the metrics."""
+        """The metric that is quoted; in the place of chrF the next among the metrics, or sacreBLEU."""
         possible = (*BLEU_VARIANTS, EXACT_MATCH)
         return next((name for name in self.metrics if name in possible), "sacrebleu")
 
