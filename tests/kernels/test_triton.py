@@ -94,6 +94,12 @@ def test_all_positions(convolve: Convolve, length: int, heads: int, channels: in
     check(convolve, randn(1, length, channels), randn(1, length, heads, taps), left=left)
 
 
+@pytest.mark.parametrize(("width", "taps"), shapes((160, 7), (96, 31), more=((192, 7), (224, 15), (320, 31))))
+def test_wide_heads(width: int, taps: int) -> None:
+    """A head of more parts than one program handles: what is left over must not reach into the next head."""
+    check(dynamic_conv, randn(1, 18, 2 * width), randn(1, 18, 2, taps), left=taps - 1)
+
+
 @both
 @pytest.mark.parametrize("taps", shapes(7, 31, more=(1, 3, 63)))
 def test_half_precision(convolve: Convolve, taps: int) -> None:
@@ -117,6 +123,18 @@ def test_padding(convolve: Convolve, taps: int, renormalize: bool) -> None:
     clean, soiled = (outcome(convolve, inputs, logits, outgoing, backend="triton", **options) for inputs in (x, dirty))
     for expected, found in zip(clean, soiled, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("left_padded", [False, True])
+def test_kernels_that_favour_padding(left_padded: bool) -> None:
+    """Renormalised, their weights on what they do not see exceed float16: those must not meet zeros in a product."""
+    x, logits = randn(1, 6, 32, dtype=torch.float16), randn(1, 6, 2, 7, dtype=torch.float16)
+    logits[..., :3] += 14
+    valid = torch.arange(6, device=DEVICE).unsqueeze(0) < 3
+    for left in (3, 6):
+        options: dict[str, Any] = {"left": left, "valid": valid.flip(1) if left_padded else valid, "renormalize": True}
+        check(dynamic_conv, x, logits, **options)
+        check(dynamic_conv, x, logits.flip(-1), **options)
 
 
 @both
@@ -172,6 +190,15 @@ def test_views(convolve: Convolve) -> None:
     check(convolve, x, logits, left=6)
     check(convolve, randn(1, 30, 32, dtype=torch.float16).expand(2, -1, -1), logits, left=6)
     check(convolve, randn(1, 40, 16)[:, 5:35], randn(1, 60, 1, 7)[:, ::2], left=3)
+
+
+@both
+def test_views_of_masks_and_positions(convolve: Convolve) -> None:
+    """Strided along the steps, or broadcast over them."""
+    x, logits, mask = randn(2, 20, 32), randn(2, 20, 2, 7), torch.rand(20, 4, device=DEVICE) < 0.7
+    check(convolve, x, logits, left=6, valid=mask[:, ::2].T)
+    check(convolve, x, logits, left=6, valid=torch.tensor([[True], [False]], device=DEVICE).expand(-1, 20))
+    check(convolve, x, logits, left=6, positions=torch.randint(20, (20, 4), device=DEVICE)[:, 1:3].T)
 
 
 @both

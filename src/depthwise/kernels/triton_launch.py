@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from depthwise.kernels.call import FLAGS, Call, last_axis_dense
 from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, power_of_two
 from depthwise.kernels.triton_band import LOG2_E, convolve_band
 from depthwise.kernels.triton_fixed import convolve_fixed, finish_fixed_gradient, fixed_kernel_gradient
@@ -19,49 +20,6 @@ MOST_PARTS = 4
 """Parts of a head that one program handles one after the other with the same weights."""
 PROGRAMS_WANTED = 1056
 """Programs among which the blocks of a fixed kernel are split: enough to fill a large GPU several times over."""
-
-
-FLAGS = ("SOFTMAX", "RENORMALIZE", "DROP", "SHARED", "HAS_VALID", "HAS_POSITIONS", "HAS_SEGMENTS")
-
-
-class Call(NamedTuple):
-    """Everything about a convolution but its tensors of numbers; ``triton_ops`` explains each."""
-
-    left: int
-    num_readers: int
-    valid: Tensor | None
-    positions: Tensor | None
-    segments: Tensor | None
-    seed: Tensor | None
-    softmax: bool
-    renormalize: bool
-    dropconnect: float
-    dropconnect_shared: bool
-
-    def flags(self) -> tuple[bool, ...]:
-        """What changes the code of a kernel, in the order of ``FLAGS``."""
-        return (
-            self.softmax,
-            self.renormalize,
-            self.seed is not None,
-            self.dropconnect_shared,
-            self.valid is not None,
-            self.positions is not None,
-            self.segments is not None,
-        )
-
-    def pointers(self, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mask, positions, segments and seed; ``unused`` stands for those that are none, and nobody follows it."""
-        return (
-            unused if self.valid is None else self.valid.view(torch.uint8),
-            unused if self.positions is None else self.positions.contiguous(),
-            unused if self.segments is None else self.segments.contiguous(),
-            unused if self.seed is None else self.seed,
-        )
-
-    @property
-    def valid_stride(self) -> int:
-        return 0 if self.valid is None else self.valid.stride(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +81,7 @@ def input_gradient(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, cal
 
 
 def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Call, *, transposed: bool) -> None:
-    values, kernel = _last_axis_dense(values), _last_axis_dense(kernel)
+    values, kernel = last_axis_dense(values), last_axis_dense(kernel)
     (heads, taps), is_fixed = kernel.shape[-2:], kernel.dim() == 2
     rows, num_outputs, channels = out.shape
     num_sources, value_strides = values.shape[1], (values.stride(0), values.stride(1))
@@ -140,7 +98,7 @@ def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Ca
             num_splits * programs,
             (values, kernel, out, valid, segments, seed),
             (num_outputs, num_sources, shift, call.dropconnect, num_blocks, num_all_blocks, num_splits,
-             *value_strides, kernel.stride(0), call.valid_stride),
+             *value_strides, kernel.stride(0), valid.stride(0)),
             *value_strides,
         )  # fmt: skip
         return
@@ -152,7 +110,7 @@ def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Ca
         rows * num_blocks * plan.programs_per_block,
         (values, kernel, out, lse, valid, positions, segments, seed),
         (num_outputs, num_sources, shift, call.dropconnect, num_blocks,
-         *value_strides, *kernel_strides, *lse_strides, call.valid_stride),
+         *value_strides, *kernel_strides, *lse_strides, valid.stride(0)),
         *value_strides,
     )  # fmt: skip
 
@@ -192,7 +150,8 @@ def plan_sum(
         # One span holds all taps, so its weights serve several parts of a head. Those are as wide as the tile of
         # weights: then the compiler lays both out alike, with neighbouring taps in one thread.
         columns = min(columns, tile.rows if transposed else tile.span)
-        at_once = min(-(-width // columns), MOST_PARTS)
+        parts = -(-width // columns)
+        at_once = -(-parts // -(-parts // MOST_PARTS))
     sizes |= {"COLUMNS": columns, "AT_ONCE": at_once, "EARLY": tile.early and sizes["CHUNKS"] == 1}
     kernel = convolve_fixed if is_fixed and sizes["CHUNKS"] == 1 else convolve_band
     return _plan(kernel, sizes | options, tile, sizes["STEP"], heads * -(-width // (columns * at_once)))
@@ -203,7 +162,7 @@ def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, c
     out = torch.empty_like(kernel, memory_format=torch.contiguous_format)
     if gradient.numel() == 0:
         return out.zero_()
-    gradient, x, kernel = _last_axis_dense(gradient), _last_axis_dense(x), _last_axis_dense(kernel)
+    gradient, x, kernel = last_axis_dense(gradient), last_axis_dense(x), last_axis_dense(kernel)
     (heads, taps), (rows, length, channels) = kernel.shape[-2:], x.shape
     is_fixed = kernel.dim() == 2
     plan = plan_kernel_gradient(heads, channels // heads, taps, call.left, is_fixed, call.flags())
@@ -215,7 +174,7 @@ def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, c
         plan.launch(
             rows * num_blocks * heads,
             (gradient, x, kernel, lse, out, valid, positions, segments, seed),
-            (*numbers, *strides, *kernel.stride()[:3], call.valid_stride),
+            (*numbers, *strides, *kernel.stride()[:3], valid.stride(0)),
             *strides,
         )
         return out
@@ -225,7 +184,7 @@ def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, c
     plan.launch(
         num_splits * plan.programs_per_block,
         (gradient, x, parts, valid, segments, seed),
-        (*numbers, num_all_blocks, num_splits, *strides, call.valid_stride),
+        (*numbers, num_all_blocks, num_splits, *strides, valid.stride(0)),
         *strides,
     )
     finish = plan_finish(heads, taps, call.softmax)
@@ -275,7 +234,3 @@ def _band(tile: Tile, taps: int, listed: bool) -> dict[str, int]:
 
 def _columns(width: int, narrowest: int) -> int:
     return max(narrowest, min(WIDEST_COLUMNS, power_of_two(width)))
-
-
-def _last_axis_dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
