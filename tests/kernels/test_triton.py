@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from depthwise.errors import InputError
 from depthwise.kernels import dynamic_conv, light_conv, tiles
 from depthwise.kernels.tiles import Tile
 
@@ -235,6 +236,59 @@ def test_nobody_reads(convolve: Convolve) -> None:
     assert not x.grad.any()
 
 
+@both
+def test_no_rows_and_no_steps(convolve: Convolve) -> None:
+    for rows, length in ((0, 5), (2, 0)):
+        x, logits = randn(rows, length, 4), randn(rows, length, 2, 3)
+        weight = randn(2, 3)
+        options: dict[str, Any] = {"left": 1, "backend": "triton"}
+        y = light_conv(x, weight, **options) if convolve is light else dynamic_conv(x, logits, **options)
+        assert y.shape == (rows, length, 4)
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ((1, 6, 2, 3), {}),
+        ((2, 7, 2, 3), {}),
+        ((2, 3), {"num_last": 7}),
+        ((2, 6, 2, 3), {"valid": torch.ones(1, 6, dtype=torch.bool)}),
+        ((2, 6, 2, 3), {"positions": torch.zeros(1, 6, dtype=torch.long)}),
+    ],
+)
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_shapes_that_do_not_fit(kernel: tuple[int, ...], options: dict[str, Any]) -> None:
+    """A kernel would read beyond the end of a tensor."""
+    options = {name: each.to(DEVICE) if isinstance(each, Tensor) else each for name, each in options.items()}
+    convolve = light_conv if len(kernel) == 2 else dynamic_conv
+    with pytest.raises(InputError, match=r"do not belong together: x \(2, 6, 4\), kernels \(.*give all of them"):
+        convolve(randn(2, 6, 4), randn(*kernel), left=1, backend="triton", **options)
+
+
+@both
+def test_heads_that_do_not_divide_the_channels(convolve: Convolve) -> None:
+    message = "^3 heads cannot share 4 channels evenly; use a divisor of 4$"
+    with pytest.raises(InputError, match=message):
+        convolve(randn(2, 6, 4), randn(2, 6, 3, 3), left=1, backend="triton")
+
+
+@both
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_whole_numbers_for_dropconnect(convolve: Convolve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton would compile a kernel for whole numbers, which later calls with others cannot use."""
+    seen: list[Any] = []
+    from depthwise.kernels.triton_launch import Plan
+
+    monkeypatch.setattr(Plan, "launch", lambda _, programs, tensors, numbers, *aligned: seen.append(numbers))
+    x, logits = randn(1, 20, 32).requires_grad_(), randn(1, 20, 2, 7)
+    for dropconnect in (0, 0.0):
+        convolve(x, logits, left=6, dropconnect=dropconnect, backend="triton").sum().backward()
+    assert [list(map(type, numbers)) for numbers in seen[:2]] == [list(map(type, numbers)) for numbers in seen[2:]]
+
+
 # DropConnect
 
 
@@ -326,13 +380,10 @@ def test_dropping_in_packed_sequences(convolve: Convolve) -> None:
 def test_every_tile_gives_the_same(convolve: Convolve, tile: Tile, taps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from depthwise.kernels import triton_launch
 
-    for plan in (triton_launch.plan_sum, triton_launch.plan_kernel_gradient):
-        plan.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(triton_launch, "choose", lambda *_, **__: tile)
-        check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)
-    for plan in (triton_launch.plan_sum, triton_launch.plan_kernel_gradient):
-        plan.cache_clear()
+    for plan in ("plan_sum", "plan_kernel_gradient"):
+        monkeypatch.setattr(triton_launch, plan, getattr(triton_launch, plan).__wrapped__)  # keeps no such plan
+    monkeypatch.setattr(triton_launch, "choose", lambda *_, **__: tile)
+    check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)
 
 
 @pytest.mark.parametrize("operation", sorted(tiles.MEASURED))
