@@ -118,12 +118,13 @@ def _missing_of_gpu(index: int | None) -> str | None:
 
 
 def _row_extent(tensor: Tensor) -> int:
-    """Elements from the first to the last of one row, as they lie in memory or once they are copied side by side."""
+    """The largest step between elements of a row, or from row to row, as they lie in memory or once they are copied."""
     own = tensor.numel() // max(1, tensor.shape[0])
     if tensor.is_contiguous():
         return own
-    sizes, strides = tensor.shape[1:], tensor.stride()[1:]
-    return max(own, 1 + sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]))
+    (rows, *sizes), (stride, *strides) = tensor.shape, tensor.stride()
+    extent = 1 + sum([(size - 1) * step for size, step in zip(sizes, strides, strict=True)])
+    return max(own, extent, stride if rows > 1 else 0)
 
 
 def _known(name: str) -> str:

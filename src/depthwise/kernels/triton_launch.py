@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from depthwise.errors import InputError
+from depthwise.kernels.backend import MOST_ELEMENTS
 from depthwise.kernels.call import FLAGS, Call, last_axis_dense
 from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, power_of_two
 from depthwise.kernels.triton_band import LOG2_E, convolve_band
@@ -82,6 +83,8 @@ def backward(
     gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor | None, call: Call, for_x: bool, for_kernel: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of input and kernel, as far as they are asked for."""
+    if gradient.numel() >= MOST_ELEMENTS:
+        gradient = gradient.contiguous()  # nobody has measured its rows yet
     return (
         input_gradient(gradient, x, kernel, lse, call) if for_x else None,
         kernel_gradients(gradient, x, kernel, lse, call) if for_kernel else None,
