@@ -3,12 +3,15 @@
 | letter | axis |
 |---|---|
 | `B` | rows of the batch |
+| `R` | rows that are kept of it |
 | `T` | steps of the sequence that is being processed |
 | `S` | steps of the source sequence |
+| `L` | steps that can be read: those before and those that are being processed |
 | `P` | positions that read (all `T` of them unless a subset is asked for) |
 | `D` | width of the model |
 | `C` | channels of a convolution |
 | `H` | heads |
+| `d` | width of a head |
 | `K` | width of a convolution kernel |
 | `N` | layers |
 | `V` | vocabulary |

@@ -1,7 +1,8 @@
 """The arithmetic of convolutions in its plainest form, for all tests of this folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -41,3 +42,11 @@ def assert_same() -> Callable[[Tensor, Tensor], None]:
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
     return check
+
+
+@pytest.fixture
+def _unchecked_shapes() -> Iterator[None]:
+    """Without the checks of shapes that the tests put around every function: what users and compilers see."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

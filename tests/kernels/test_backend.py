@@ -99,11 +99,21 @@ def test_wide_kernels() -> None:
     assert "it knows kernels of up to 255 taps but got 256; take narrower ones" in refusal(X, torch.ones(2, 256))
 
 
-@pytest.mark.usefixtures("_interpreter")
-def test_huge_rows() -> None:
-    x = torch.zeros(1, 1, 1).expand(3, 2**20, 2**11)
-    assert "a row of shape (1048576, 2048) has 2147483648 elements or more; cut it" in refusal(x)
-    assert pick("triton", x[:, 1:]) == "triton"
+def test_huge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is where a row begins and ends in memory; the batch may be as large as it likes."""
+    monkeypatch.setattr(backend, "_missing", lambda *_: None)
+    x = torch.empty(3, 2**20, 2**11, device="meta")
+    message = "a row of shape (1048576, 2048) takes 2147483648 elements or more in memory; cut it"
+    assert message in refusal(x)
+    assert message in refusal(x[:, :1, :1].expand_as(x))
+    assert pick("triton", torch.empty(3, 2**20 - 1, 2**11, device="meta")) == "triton"
+    assert pick("triton", torch.empty(2**20, 8, 2**11, device="meta")) == "triton"
+    steps_first = torch.empty(2**11, 2**10, 2**11, device="meta").transpose(0, 1)
+    assert "a row of shape (2048, 2048) takes" in refusal(steps_first)
+    assert "a row of shape (5, 2048) takes" in refusal(x[:, :5])
+    assert pick("triton", x[:1, :5]) == "triton"
+    assert pick("triton", X, torch.empty(3, 8, 4, 7, device="meta")[:, ::2]) == "triton"
+    assert "a row of shape (2048, 32, 64) takes" in refusal(X, steps_first.unflatten(2, (32, 64)))
 
 
 @pytest.mark.usefixtures("_interpreter")

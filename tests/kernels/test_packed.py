@@ -66,3 +66,10 @@ def test_last_steps_need_positions() -> None:
         light_conv(X, LOGITS[0, 0], left=2, num_last=3, boundaries=BOUNDARIES)
     with pytest.raises(InputError, match=message):
         dynamic_conv(X, LOGITS[:, :3], left=2, boundaries=BOUNDARIES)
+
+
+@pytest.mark.parametrize("ends", [[], [0, 4], [4, 10], [0, 6, 4, 10], [0, 12]], ids=str)
+def test_boundaries_that_do_not_cover_the_row(ends: list[int]) -> None:
+    boundaries = torch.tensor(ends, dtype=torch.long)
+    with pytest.raises(InputError, match=r"^boundaries must rise from 0 to 10, the length of the row, but are \["):
+        dynamic_conv(X, LOGITS, left=2, boundaries=boundaries)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from depthwise.errors import InputError
 from depthwise.kernels import dynamic_conv, light_conv, tiles
 from depthwise.kernels.tiles import Tile
 
@@ -94,6 +95,12 @@ def test_all_positions(convolve: Convolve, length: int, heads: int, channels: in
     check(convolve, randn(1, length, channels), randn(1, length, heads, taps), left=left)
 
 
+@pytest.mark.parametrize(("width", "taps"), shapes((160, 7), (96, 31), more=((192, 7), (224, 15), (320, 31))))
+def test_wide_heads(width: int, taps: int) -> None:
+    """A head of more parts than one program handles: what is left over must not reach into the next head."""
+    check(dynamic_conv, randn(1, 18, 2 * width), randn(1, 18, 2, taps), left=taps - 1)
+
+
 @both
 @pytest.mark.parametrize("taps", shapes(7, 31, more=(1, 3, 63)))
 def test_half_precision(convolve: Convolve, taps: int) -> None:
@@ -117,6 +124,18 @@ def test_padding(convolve: Convolve, taps: int, renormalize: bool) -> None:
     clean, soiled = (outcome(convolve, inputs, logits, outgoing, backend="triton", **options) for inputs in (x, dirty))
     for expected, found in zip(clean, soiled, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("left_padded", [False, True])
+def test_kernels_that_favour_padding(left_padded: bool) -> None:
+    """Renormalised, their weights on what they do not see exceed float16: those must not meet zeros in a product."""
+    x, logits = randn(1, 6, 32, dtype=torch.float16), randn(1, 6, 2, 7, dtype=torch.float16)
+    logits[..., :3] += 14
+    valid = torch.arange(6, device=DEVICE).unsqueeze(0) < 3
+    for left in (3, 6):
+        options: dict[str, Any] = {"left": left, "valid": valid.flip(1) if left_padded else valid, "renormalize": True}
+        check(dynamic_conv, x, logits, **options)
+        check(dynamic_conv, x, logits.flip(-1), **options)
 
 
 @both
@@ -175,6 +194,15 @@ def test_views(convolve: Convolve) -> None:
 
 
 @both
+def test_views_of_masks_and_positions(convolve: Convolve) -> None:
+    """Strided along the steps, or broadcast over them."""
+    x, logits, mask = randn(2, 20, 32), randn(2, 20, 2, 7), torch.rand(20, 4, device=DEVICE) < 0.7
+    check(convolve, x, logits, left=6, valid=mask[:, ::2].T)
+    check(convolve, x, logits, left=6, valid=torch.tensor([[True], [False]], device=DEVICE).expand(-1, 20))
+    check(convolve, x, logits, left=6, positions=torch.randint(20, (20, 4), device=DEVICE)[:, 1:3].T)
+
+
+@both
 def test_a_gradient_of_ones(convolve: Convolve) -> None:
     """Which autograd hands over as one number, expanded."""
     x, logits = randn(2, 30, 32).requires_grad_(), randn(2, 30, 2, 7).requires_grad_()
@@ -206,6 +234,54 @@ def test_nobody_reads(convolve: Convolve) -> None:
     y.sum().backward()
     assert x.grad is not None
     assert not x.grad.any()
+
+
+@pytest.mark.parametrize(("rows", "length"), [(0, 5), (2, 0)])
+def test_no_rows_and_no_steps(rows: int, length: int) -> None:
+    check(dynamic_conv, randn(rows, length, 8), randn(rows, length, 2, 31), left=15)
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ((1, 6, 2, 3), {}),
+        ((2, 7, 2, 3), {}),
+        ((2, 3), {"num_last": 7}),
+        ((2, 6, 2, 3), {"valid": torch.ones(1, 6, dtype=torch.bool)}),
+        ((2, 6, 2, 3), {"positions": torch.zeros(1, 6, dtype=torch.long)}),
+    ],
+)
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_shapes_that_do_not_fit(kernel: tuple[int, ...], options: dict[str, Any]) -> None:
+    """A kernel would read beyond the end of a tensor."""
+    options = {name: each.to(DEVICE) if isinstance(each, Tensor) else each for name, each in options.items()}
+    convolve = light_conv if len(kernel) == 2 else dynamic_conv
+    with pytest.raises(InputError, match=r"do not belong together: x \(2, 6, 4\), kernels \(.*give all of them"):
+        convolve(randn(2, 6, 4), randn(*kernel), left=1, backend="triton", **options)
+
+
+@both
+def test_heads_that_do_not_divide_the_channels(convolve: Convolve) -> None:
+    message = "^3 heads cannot share 4 channels evenly; use a divisor of 4$"
+    with pytest.raises(InputError, match=message):
+        convolve(randn(2, 6, 4), randn(2, 6, 3, 3), left=1, backend="triton")
+
+
+@both
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_whole_numbers_for_dropconnect(convolve: Convolve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton would compile a kernel for whole numbers, which later calls with others cannot use."""
+    seen: list[Any] = []
+    from depthwise.kernels.triton_launch import Plan
+
+    monkeypatch.setattr(Plan, "launch", lambda _, programs, tensors, numbers, *aligned: seen.append(numbers))
+    x, logits = randn(1, 20, 32).requires_grad_(), randn(1, 20, 2, 7)
+    for dropconnect in (0, 0.0):
+        convolve(x, logits, left=6, dropconnect=dropconnect, backend="triton").sum().backward()
+    assert [list(map(type, numbers)) for numbers in seen[:2]] == [list(map(type, numbers)) for numbers in seen[2:]]
 
 
 # DropConnect
@@ -299,13 +375,10 @@ def test_dropping_in_packed_sequences(convolve: Convolve) -> None:
 def test_every_tile_gives_the_same(convolve: Convolve, tile: Tile, taps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from depthwise.kernels import triton_launch
 
-    for plan in (triton_launch.plan_sum, triton_launch.plan_kernel_gradient):
-        plan.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(triton_launch, "choose", lambda *_, **__: tile)
-        check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)
-    for plan in (triton_launch.plan_sum, triton_launch.plan_kernel_gradient):
-        plan.cache_clear()
+    for plan in ("plan_sum", "plan_kernel_gradient"):
+        monkeypatch.setattr(triton_launch, plan, getattr(triton_launch, plan).__wrapped__)  # keeps no such plan
+    monkeypatch.setattr(triton_launch, "choose", lambda *_, **__: tile)
+    check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)
 
 
 @pytest.mark.parametrize("operation", sorted(tiles.MEASURED))

@@ -1,13 +1,12 @@
 """The kernels as an operator of torch: what compilers and exporters see."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
 
+from depthwise.errors import InputError
 from depthwise.kernels import dynamic_conv, light_conv
 
 pytest.importorskip("triton")
@@ -27,6 +26,19 @@ def test_the_operator_is_registered_as_torch_wants_it(fixed: bool) -> None:
     options: tuple[Any, ...] = (4, 20, valid, None, None, None, True, False, 0.0, False, True)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.depthwise.convolve.default, (*inputs(fixed), *options), test_utils=checks)
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_its_gradients_have_the_shapes_that_compilers_are_told(fixed: bool, wanted: tuple[bool, bool]) -> None:
+    """Of views too, whose strides the gradients do not have, and in the precision of each."""
+    x, kernel = (each.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for each in inputs(fixed))
+    x = x.half()
+    options: tuple[Any, ...] = (4, 20, None, None, None, None, True, False, 0.0, False)
+    out, lse = torch.ops.depthwise.convolve(x, kernel, *options, True)
+    checks = ("test_schema", "test_faketensor")
+    arguments = (torch.randn_like(out), x, kernel, lse, *options, *wanted)
+    torch.library.opcheck(torch.ops.depthwise.convolve_backward.default, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -53,14 +65,6 @@ class Layer(nn.Module):
         return light_conv(mixed, weight, left=4, backend="triton").relu()
 
 
-@pytest.fixture
-def _unchecked_shapes() -> Iterator[None]:
-    """A compiler cannot look through the checks of shapes that the tests put around every function."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("_unchecked_shapes")
 def test_compiled_without_a_break() -> None:
     x, logits = inputs(False)
@@ -83,3 +87,12 @@ def test_exported() -> None:
     program = torch.export.export(Layer(), (x, logits, weight))
     assert torch.equal(program.module()(x, logits, weight), Layer()(x, logits, weight))
     assert sum(node.target is torch.ops.depthwise.convolve.default for node in program.graph.nodes) == 2
+
+
+def test_exported_for_inference() -> None:
+    """What gradients need was not kept: asking for them is an error, not a wrong answer."""
+    x, logits = (each.detach() for each in inputs(False))
+    weight = torch.randn(2, 5, device=DEVICE)
+    y = torch.export.export(Layer(), (x, logits, weight)).module()(x.requires_grad_(), logits, weight)
+    with pytest.raises(InputError, match=r"^this program was made for inference and has no gradients; make it from"):
+        y.sum().backward()

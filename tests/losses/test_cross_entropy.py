@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from depthwise.errors import InputError
 from depthwise.losses import IGNORED, classification_loss, summed_over_items, token_cross_entropy
 
 LABELS = torch.tensor([[1, IGNORED, 0], [2, 2, IGNORED]])
@@ -108,3 +109,29 @@ def test_regression_skips_rows_without_a_number() -> None:
     assert loss.item() == (1 + 4) / 2
     assert logits.grad is not None
     assert logits.grad.tolist() == [[1.0], [0.0], [-2.0]]
+
+
+def test_regression_skips_such_rows_whatever_was_predicted() -> None:
+    logits = torch.tensor([[1.0], [float("inf")]], requires_grad=True)
+    loss = classification_loss(logits, torch.tensor([0.0, float("nan")]), "regression")
+    loss.backward()
+    assert loss.item() == 1
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[2.0], [0.0]]
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize("label", [-1, 5])
+def test_labels_that_no_class_has(label: int) -> None:
+    message = f"labels row 1 holds {label}, outside the 5 classes of this head; use 0 to 4, or -100 for no label"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        token_cross_entropy(scores(2, 3, 5), torch.tensor([[0, IGNORED, 4], [1, label, 2]]))
+
+
+def test_labels_of_another_shape() -> None:
+    with pytest.raises(
+        InputError, match=r"^labels have shape \(3,\) but predictions .* \(2, 1\); give one number for each$"
+    ):
+        classification_loss(scores(2, 1), torch.zeros(3), "regression")

@@ -14,6 +14,7 @@ Every call may ask. Those that do not follow the process: ``use_backend``, else 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -75,14 +76,17 @@ def describe() -> str:
 
 def obstacle(x: Tensor | None, kernel: Tensor | None, fused_renormalization: bool = True) -> str | None:
     """Why the Triton kernels cannot serve a call, with the remedy; none if they can."""
-    problem = _missing("cuda" if x is None else x.device.type, None if x is None else x.device.index)
-    if problem is not None or x is None:
+    if x is None:
+        return _missing("cuda", None)
+    device = x.device
+    problem = _missing(device.type, device.index)
+    if problem is not None:
         return problem
-    for tensor in (x, *(() if kernel is None else (kernel,))):
+    for tensor in (x,) if kernel is None else (x, kernel):
         if tensor.dtype not in PRECISIONS:
             return f"it knows float32, float16 and bfloat16 but got {tensor.dtype}; convert the tensors"
-        if tensor.dim() > 2 and tensor.numel() // max(1, tensor.shape[0]) >= MOST_ELEMENTS:
-            return f"a row of shape {tuple(tensor.shape[1:])} has {MOST_ELEMENTS} elements or more; cut it"
+        if tensor.dim() > 2 and _row_extent(tensor) >= MOST_ELEMENTS:
+            return f"a row of shape {tuple(tensor.shape[1:])} takes {MOST_ELEMENTS} elements or more in memory; cut it"
     if kernel is not None and kernel.shape[-1] > WIDEST_KERNEL:
         return f"it knows kernels of up to {WIDEST_KERNEL} taps but got {kernel.shape[-1]}; take narrower ones"
     if not fused_renormalization:
@@ -100,11 +104,27 @@ def _missing(device_type: str, index: int | None) -> str | None:
         return None if interpreted else "the tensors lie on the CPU; move them to a GPU"
     if device_type != "cuda":
         return f"the tensors lie on {device_type}; move them to an NVIDIA GPU"
+    return _missing_of_gpu(index)
+
+
+@cache
+def _missing_of_gpu(index: int | None) -> str | None:
+    """The same for GPUs, which takes too long to be asked at every call."""
     if torch.version.cuda is None or not torch.cuda.is_available():
         return "torch sees no NVIDIA GPU; use a machine with one and a build of torch for CUDA"
     if torch.cuda.get_device_capability(index) < OLDEST_GPU:
         return f"the GPU is older than compute capability {OLDEST_GPU[0]}.{OLDEST_GPU[1]}; use a newer one"
     return None
+
+
+def _row_extent(tensor: Tensor) -> int:
+    """The largest step between elements of a row, or from row to row, as they lie in memory or once they are copied."""
+    own = tensor.numel() // max(1, tensor.shape[0])
+    if tensor.is_contiguous():
+        return own
+    (rows, *sizes), (stride, *strides) = tensor.shape, tensor.stride()
+    extent = 1 + sum([(size - 1) * step for size, step in zip(sizes, strides, strict=True)])
+    return max(own, extent, stride if rows > 1 else 0)
 
 
 def _known(name: str) -> str:

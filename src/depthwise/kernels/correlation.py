@@ -6,8 +6,7 @@ Every function here computes
 
 where ``head(c) = c // (C / H)`` (contiguous blocks of channels) and ``t(p) = p`` or the p-th entry of ``positions``.
 Axes of ``weight`` of size 1 are broadcast, so that a fixed kernel is ``(1, 1, H, K)``. They differ in how they walk
-through memory; ``correlate`` picks by shape. Time and memory of all but ``correlate_unfolded`` grow as T·C, without the
-factor K that unfolding costs.
+through memory; ``correlate`` picks by shape. Their memory grows as T·C, without the factor K that unfolding costs.
 """
 
 from collections.abc import Callable
@@ -42,6 +41,8 @@ def correlate(
 def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
     """How to compute every position, by what was fastest on a CPU at lengths 64 to 8192, forward and backward."""
     is_fixed, head_width = weight.shape[:2] == (1, 1), x.shape[-1] // weight.shape[-2]
+    if x.numel() == 0:
+        return correlate_taps
     if is_fixed and (_has_fast_grouped(x) or head_width < GROUPED_BELOW):
         return correlate_grouped
     if weight.shape[-1] <= TAPS_UP_TO or head_width < BAND_FROM:
@@ -102,13 +103,6 @@ def correlate_windows(x: Tensor, weight: Tensor, left: int, positions: Tensor) -
     rows = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
     windows = _by_head(_pad(x, left, taps - 1 - left)[rows, steps], heads)
     return (windows * weight.transpose(-1, -2).unsqueeze(-1)).sum(2).flatten(-2)
-
-
-def correlate_unfolded(x: Tensor, weight: Tensor, left: int) -> Tensor:
-    """All windows side by side, then one product: simple, and K times the memory of its input."""
-    windows = _pad(x, left, weight.shape[-1] - 1 - left).unfold(1, weight.shape[-1], 1)
-    by_head = windows.unflatten(2, (weight.shape[-2], -1))
-    return (by_head * weight.unsqueeze(-2)).sum(-1).flatten(-2)
 
 
 def correlate_grouped(x: Tensor, weight: Tensor, left: int) -> Tensor:

@@ -38,9 +38,11 @@ def correlate_packed(
     """``correlate`` for each sequence by itself, or once for all where nothing is packed."""
     if boundaries is None:
         return correlate(x, weight, left=left, positions=positions)
+    ends = boundaries.tolist()
+    if ends != sorted(ends) or ends[:1] != [0] or ends[-1] != x.shape[1]:
+        raise InputError(f"boundaries must rise from 0 to {x.shape[1]}, the length of the row, but are {ends}")
     readers = torch.arange(x.shape[1], device=x.device).unsqueeze(0) if positions is None else positions
     places, pieces = [], [x.new_empty(1, 0, x.shape[-1])]
-    ends = boundaries.tolist()
     for start, end in pairwise(ends):
         here = ((readers[0] >= start) & (readers[0] < end)).nonzero().squeeze(1)
         if start == end or len(here) == 0:

@@ -98,9 +98,9 @@ def quick_log2(x):
 
 @triton.jit
 @no_type_check
-def load_part(values, sources, columns, real, stride_value_step, COLUMNS: tl.constexpr, WIDTH: tl.constexpr):
-    """Some channels of one head at some sources; those that are not real count as zeros."""
-    seen = real[:, None] if WIDTH % COLUMNS == 0 else real[:, None] & (columns < WIDTH)[None, :]
+def load_part(values, sources, columns, real, stride_value_step, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """Some channels of one head at some sources; those that are not real count as zeros. FULL: all channels exist."""
+    seen = real[:, None] if FULL else real[:, None] & (columns < WIDTH)[None, :]
     return tl.load(values + sources[:, None] * stride_value_step + columns[None, :], mask=seen, other=0.0)
 
 
@@ -108,13 +108,13 @@ def load_part(values, sources, columns, real, stride_value_step, COLUMNS: tl.con
 @no_type_check
 def store_part(
     out, outputs, columns, output_exists, kept, summed, factor,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Write some channels of one head, each row times its factor; where masked, rows that are not kept become 0."""
     summed = summed * factor[:, None]
     if MASKED:
         summed = tl.where(kept[:, None], summed, 0.0)
-    written = output_exists[:, None] if WIDTH % COLUMNS == 0 else output_exists[:, None] & (columns < WIDTH)[None, :]
+    written = output_exists[:, None] if FULL else output_exists[:, None] & (columns < WIDTH)[None, :]
     place = out + outputs[:, None] * (HEADS * WIDTH) + columns[None, :]
     tl.store(place, summed.to(out.dtype.element_ty), mask=written)
 
@@ -140,6 +140,7 @@ def convolve_band(
     that are not real load as zeros, whatever weight they get.
     """
     PARTS: tl.constexpr = (WIDTH + COLUMNS * AT_ONCE - 1) // (COLUMNS * AT_ONCE)
+    FULL: tl.constexpr = WIDTH % (COLUMNS * AT_ONCE) == 0
     OFF_BAND: tl.constexpr = float("-inf") if SOFTMAX else 0.0
     program = tl.program_id(0)
     head = (program // PARTS) % HEADS
@@ -225,6 +226,8 @@ def convolve_band(
                 same = tl.load(segments + reader_steps)[:, None] == own_segment[None, :]
             at = (kernel + readers * stride_kernel_step)[:, None] + tap
             hit = on_band(tap, TAPS)
+            if RENORMALIZE:  # the weight of a tap that its reader did not see may be too large a number
+                hit = hit & real[:, None] & (kept & output_exists)[None, :]
         else:
             real = is_real(sources, num_sources, valid, HAS_VALID)
             tap = sources[None, :] - steps[:, None] + LEFT if HAS_POSITIONS else ahead[None, :] - local[:, None]
@@ -238,9 +241,9 @@ def convolve_band(
                     hit = hit & same
         weights = tl.load(at, mask=hit, other=OFF_BAND).to(tl.float32)
         if EARLY:  # so that kernels and inputs are on their way together
-            met = load_part(values, sources, columns, real, stride_value_step, COLUMNS, WIDTH)
+            met = load_part(values, sources, columns, real, stride_value_step, WIDTH, FULL)
             if AT_ONCE > 1:
-                met_next = load_part(values, sources, columns + COLUMNS, real, stride_value_step, COLUMNS, WIDTH)
+                met_next = load_part(values, sources, columns + COLUMNS, real, stride_value_step, WIDTH, FULL)
         if SOFTMAX and TRANSPOSED:
             weights = tl.exp2(weights * LOG2_E - tl.load(lse + readers * stride_lse_step)[:, None])
         elif SOFTMAX:
@@ -266,11 +269,11 @@ def convolve_band(
                 if EARLY and turn == 1:
                     met = met_next
                 elif not EARLY or turn > 1:
-                    met = load_part(values, sources, at_once, real, stride_value_step, COLUMNS, WIDTH)
+                    met = load_part(values, sources, at_once, real, stride_value_step, WIDTH, FULL)
                 summed = tl.dot(weights, met, input_precision="ieee")
-                store_part(out, outputs, at_once, output_exists, kept, summed, factor, HEADS, WIDTH, COLUMNS, MASKED)
+                store_part(out, outputs, at_once, output_exists, kept, summed, factor, HEADS, WIDTH, FULL, MASKED)
         else:
-            met = load_part(values, sources, columns, real, stride_value_step, COLUMNS, WIDTH)
+            met = load_part(values, sources, columns, real, stride_value_step, WIDTH, FULL)
             summed = tl.dot(weights, met, summed, input_precision="ieee")
 
     if SOFTMAX and not TRANSPOSED:
@@ -280,4 +283,4 @@ def convolve_band(
         if KEEP_LSE and part == 0:
             tl.store(lse + outputs * stride_lse_step, largest + quick_log2(total), mask=output_exists)
     if CHUNKS != 1:
-        store_part(out, outputs, columns, output_exists, kept, summed, factor, HEADS, WIDTH, COLUMNS, MASKED)
+        store_part(out, outputs, columns, output_exists, kept, summed, factor, HEADS, WIDTH, FULL, MASKED)

@@ -117,5 +117,5 @@ def kernel_gradient(
                     expected += tl.sum(weights * change, 1)
                 change = weights * (change - expected[:, None])
             if turn == TURNS - 1:
-                place = (out + readers * (HEADS * TAPS))[:, None] + tap
+                place = (out + readers.to(tl.int64) * (HEADS * TAPS))[:, None] + tap
                 tl.store(place, change.to(out.dtype.element_ty), mask=own & reader_exists[:, None])

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from depthwise.errors import InputError
+from depthwise.kernels.backend import MOST_ELEMENTS
+from depthwise.kernels.call import FLAGS, Call, last_axis_dense
 from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, power_of_two
 from depthwise.kernels.triton_band import LOG2_E, convolve_band
 from depthwise.kernels.triton_fixed import convolve_fixed, finish_fixed_gradient, fixed_kernel_gradient
@@ -19,49 +22,6 @@ MOST_PARTS = 4
 """Parts of a head that one program handles one after the other with the same weights."""
 PROGRAMS_WANTED = 1056
 """Programs among which the blocks of a fixed kernel are split: enough to fill a large GPU several times over."""
-
-
-FLAGS = ("SOFTMAX", "RENORMALIZE", "DROP", "SHARED", "HAS_VALID", "HAS_POSITIONS", "HAS_SEGMENTS")
-
-
-class Call(NamedTuple):
-    """Everything about a convolution but its tensors of numbers; ``triton_ops`` explains each."""
-
-    left: int
-    num_readers: int
-    valid: Tensor | None
-    positions: Tensor | None
-    segments: Tensor | None
-    seed: Tensor | None
-    softmax: bool
-    renormalize: bool
-    dropconnect: float
-    dropconnect_shared: bool
-
-    def flags(self) -> tuple[bool, ...]:
-        """What changes the code of a kernel, in the order of ``FLAGS``."""
-        return (
-            self.softmax,
-            self.renormalize,
-            self.seed is not None,
-            self.dropconnect_shared,
-            self.valid is not None,
-            self.positions is not None,
-            self.segments is not None,
-        )
-
-    def pointers(self, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mask, positions, segments and seed; ``unused`` stands for those that are none, and nobody follows it."""
-        return (
-            unused if self.valid is None else self.valid.view(torch.uint8),
-            unused if self.positions is None else self.positions.contiguous(),
-            unused if self.segments is None else self.segments.contiguous(),
-            unused if self.seed is None else self.seed,
-        )
-
-    @property
-    def valid_stride(self) -> int:
-        return 0 if self.valid is None else self.valid.stride(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +46,15 @@ class Plan:
             with torch.cuda.device(device):
                 self.launch(programs, tensors, numbers, *aligned)
             return
-        key = (
-            device,
-            *[tensor.dtype for tensor in tensors],
-            *[tensor.data_ptr() % 16 == 0 for tensor in tensors],
-            *[number % 16 == 0 for number in aligned],
-            *[number == 1 for number in aligned],
-        )
+        key: tuple[Any, ...] = (device, *[tensor.dtype for tensor in tensors])
+        low_bits = 0
+        for tensor in tensors:
+            low_bits |= tensor.data_ptr()
+        for number in aligned:
+            low_bits |= number
+        if low_bits % 16:  # something is not aligned: tell what
+            addresses = [tensor.data_ptr() % 16 == 0 for tensor in tensors]
+            key += (*addresses, *[(number % 16 == 0, number == 1) for number in aligned])
         compiled = self.compiled.get(key)
         if compiled is not None:
             compiled[programs, 1, 1](*tensors, *numbers, *self.constants.values())
@@ -102,18 +64,34 @@ class Plan:
             self.compiled[key] = compiled
 
 
-def forward(x: Tensor, kernel: Tensor, call: Call, *, keep: bool) -> tuple[Tensor, Tensor]:
-    """The output and, if kept for the backward pass, the logarithm (base 2) of each kernel's sum of exponentials."""
+def forward(x: Tensor, kernel: Tensor, call: Call, *, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """The output and, if kept for the backward pass, the logarithm (base 2) of each kernel's sum of exponentials.
+
+    A fixed kernel has none to keep, nor has one that is no softmax.
+    """
     rows, _, channels = x.shape
-    keep = keep and call.softmax and kernel.dim() == 4
     out = x.new_empty(rows, call.num_readers, channels)
-    lse = x.new_empty((rows, call.num_readers, kernel.shape[-2]) if keep else 0, dtype=torch.float32)
+    lse = None
+    if keep and call.softmax and kernel.dim() == 4:
+        lse = x.new_empty(rows, call.num_readers, kernel.shape[-2], dtype=torch.float32)
     if out.numel():
         _convolve(x, kernel, out, lse, call, transposed=False)
     return out, lse
 
 
-def input_gradient(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, call: Call) -> Tensor:
+def backward(
+    gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor | None, call: Call, for_x: bool, for_kernel: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of input and kernel, as far as they are asked for."""
+    if gradient.numel() >= MOST_ELEMENTS:
+        gradient = gradient.contiguous()  # nobody has measured its rows yet
+    return (
+        input_gradient(gradient, x, kernel, lse, call) if for_x else None,
+        kernel_gradients(gradient, x, kernel, lse, call) if for_kernel else None,
+    )
+
+
+def input_gradient(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor | None, call: Call) -> Tensor:
     """The gradient of ``x``: every source gathers from the readers that saw it."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if gradient.numel() == 0:
@@ -122,15 +100,15 @@ def input_gradient(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, cal
     return out
 
 
-def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Call, *, transposed: bool) -> None:
-    values, kernel = _last_axis_dense(values), _last_axis_dense(kernel)
+def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor | None, call: Call, *, transposed: bool) -> None:
+    values, kernel = last_axis_dense(values), last_axis_dense(kernel)
     (heads, taps), is_fixed = kernel.shape[-2:], kernel.dim() == 2
     rows, num_outputs, channels = out.shape
     num_sources, value_strides = values.shape[1], (values.stride(0), values.stride(1))
     shift = (num_outputs if transposed else num_sources) - call.num_readers
     at_least = min(num_outputs, NARROWEST_PRODUCT)
-    keep = lse.numel() > 0
-    plan = plan_sum(heads, channels // heads, taps, call.left, at_least, is_fixed, transposed, keep, call.flags())
+    keep = lse is not None
+    plan = plan_sum(heads, channels, taps, call.left, at_least, is_fixed, transposed, keep, call.flags())
     num_blocks = -(-num_outputs // plan.step)
     valid, positions, segments, seed = call.pointers(values)
     if plan.kernel is convolve_fixed:
@@ -139,20 +117,20 @@ def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Ca
         plan.launch(
             num_splits * programs,
             (values, kernel, out, valid, segments, seed),
-            (num_outputs, num_sources, shift, call.dropconnect, num_blocks, num_all_blocks, num_splits,
-             *value_strides, kernel.stride(0), call.valid_stride),
+            (num_outputs, num_sources, shift, float(call.dropconnect), num_blocks, num_all_blocks, num_splits,
+             *value_strides, kernel.stride(0), valid.stride(0)),
             *value_strides,
         )  # fmt: skip
         return
     if is_fixed and transposed and call.softmax:
         lse = (kernel.float().logsumexp(-1) * LOG2_E.value).expand(rows, call.num_readers, -1)
     kernel_strides = (0, 0, kernel.stride(0)) if is_fixed else kernel.stride()[:3]
-    lse_strides = lse.stride()[:2] if lse.dim() == 3 else (0, 0)
+    lse, lse_strides = (values, (0, 0)) if lse is None else (lse, lse.stride()[:2])
     plan.launch(
         rows * num_blocks * plan.programs_per_block,
         (values, kernel, out, lse, valid, positions, segments, seed),
-        (num_outputs, num_sources, shift, call.dropconnect, num_blocks,
-         *value_strides, *kernel_strides, *lse_strides, call.valid_stride),
+        (num_outputs, num_sources, shift, float(call.dropconnect), num_blocks,
+         *value_strides, *kernel_strides, *lse_strides, valid.stride(0)),
         *value_strides,
     )  # fmt: skip
 
@@ -160,7 +138,7 @@ def _convolve(values: Tensor, kernel: Tensor, out: Tensor, lse: Tensor, call: Ca
 @lru_cache(maxsize=1024)
 def plan_sum(
     heads: int,
-    width: int,
+    channels: int,
     taps: int,
     left: int,
     num_outputs: int,
@@ -170,6 +148,9 @@ def plan_sum(
     flags: tuple[bool, ...],
 ) -> Plan:
     """How outputs, or gradients of the input where transposed, are summed. ``num_outputs`` matters if it is small."""
+    if channels % heads:
+        raise InputError(f"{heads} heads cannot share {channels} channels evenly; use a divisor of {channels}")
+    width = channels // heads
     options = dict(zip(FLAGS, flags, strict=True))
     listed = options["HAS_POSITIONS"]
     operation = "input_gradient" if transposed else "forward"
@@ -192,30 +173,31 @@ def plan_sum(
         # One span holds all taps, so its weights serve several parts of a head. Those are as wide as the tile of
         # weights: then the compiler lays both out alike, with neighbouring taps in one thread.
         columns = min(columns, tile.rows if transposed else tile.span)
-        at_once = min(-(-width // columns), MOST_PARTS)
+        parts = -(-width // columns)
+        at_once = -(-parts // -(-parts // MOST_PARTS))
     sizes |= {"COLUMNS": columns, "AT_ONCE": at_once, "EARLY": tile.early and sizes["CHUNKS"] == 1}
     kernel = convolve_fixed if is_fixed and sizes["CHUNKS"] == 1 else convolve_band
     return _plan(kernel, sizes | options, tile, sizes["STEP"], heads * -(-width // (columns * at_once)))
 
 
-def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, call: Call) -> Tensor:
+def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor | None, call: Call) -> Tensor:
     """The gradient of the weights or logits, in their shape and precision."""
     out = torch.empty_like(kernel, memory_format=torch.contiguous_format)
     if gradient.numel() == 0:
         return out.zero_()
-    gradient, x, kernel = _last_axis_dense(gradient), _last_axis_dense(x), _last_axis_dense(kernel)
+    gradient, x, kernel = last_axis_dense(gradient), last_axis_dense(x), last_axis_dense(kernel)
     (heads, taps), (rows, length, channels) = kernel.shape[-2:], x.shape
     is_fixed = kernel.dim() == 2
     plan = plan_kernel_gradient(heads, channels // heads, taps, call.left, is_fixed, call.flags())
     num_blocks = -(-call.num_readers // plan.step)
     strides = (gradient.stride(0), gradient.stride(1), x.stride(0), x.stride(1))
     valid, positions, segments, seed = call.pointers(x)
-    numbers = (call.num_readers, length, length - call.num_readers, call.dropconnect, num_blocks)
+    numbers = (call.num_readers, length, length - call.num_readers, float(call.dropconnect), num_blocks)
     if not is_fixed:
         plan.launch(
             rows * num_blocks * heads,
-            (gradient, x, kernel, lse, out, valid, positions, segments, seed),
-            (*numbers, *strides, *kernel.stride()[:3], call.valid_stride),
+            (gradient, x, kernel, x if lse is None else lse, out, valid, positions, segments, seed),
+            (*numbers, *strides, *kernel.stride()[:3], valid.stride(0)),
             *strides,
         )
         return out
@@ -225,7 +207,7 @@ def kernel_gradients(gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, c
     plan.launch(
         num_splits * plan.programs_per_block,
         (gradient, x, parts, valid, segments, seed),
-        (*numbers, num_all_blocks, num_splits, *strides, call.valid_stride),
+        (*numbers, num_all_blocks, num_splits, *strides, valid.stride(0)),
         *strides,
     )
     finish = plan_finish(heads, taps, call.softmax)
@@ -275,7 +257,3 @@ def _band(tile: Tile, taps: int, listed: bool) -> dict[str, int]:
 
 def _columns(width: int, narrowest: int) -> int:
     return max(narrowest, min(WIDEST_COLUMNS, power_of_two(width)))
-
-
-def _last_axis_dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from depthwise.errors import InputError
+from depthwise.kernels.weights import at_least_float32
 from depthwise.shapes import Float, Int, Tensor
 
 IGNORED = -100
@@ -16,7 +17,7 @@ def token_cross_entropy(
     """Cross-entropy in float32 over all labels that are not ``IGNORED``; see ``summed_over_items``."""
     check_labels(labels, logits.shape[-1])
     labels = labels.to(logits.device)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = at_least_float32(logits)
     total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return summed_over_items(total, num_items, (labels != IGNORED).sum())
 
@@ -40,7 +41,10 @@ def check_labels(labels: Int[Tensor, "..."], num_classes: int) -> None:
     if bool(outside.any()):
         where = outside.nonzero()[0].tolist()
         found = int(labels[tuple(where)])
-        raise InputError(f"labels row {where[0]} holds {found}, outside the {num_classes} classes of this head")
+        raise InputError(
+            f"labels row {where[0]} holds {found}, outside the {num_classes} classes of this head; use 0 to "
+            f"{num_classes - 1}, or {IGNORED} for no label"
+        )
 
 
 def classification_loss(
@@ -51,17 +55,19 @@ def classification_loss(
     ``problem`` is one of Transformers' three: ``regression`` (squared error; NaN where a row carries no loss),
     ``single_label_classification`` (cross-entropy) or ``multi_label_classification`` (binary cross-entropy per label).
     """
-    labels = labels.to(logits.device)
     if problem == "single_label_classification":
         return token_cross_entropy(logits, labels, num_items)
     if labels.numel() != logits.numel():
-        raise InputError(f"labels have shape {tuple(labels.shape)} but predictions have shape {tuple(logits.shape)}")
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    targets = labels.to(logits.dtype).view_as(logits)
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} but predictions have shape {tuple(logits.shape)}; "
+            "give one number for each"
+        )
+    logits = at_least_float32(logits)
+    targets = labels.to(logits).view_as(logits)
     if problem == "regression":
-        counted = ~targets.isnan()
-        errors = (logits - targets.masked_fill(~counted, 0)).square()
-        return summed_over_items((errors * counted).sum(), num_items, counted.sum())
+        missing = targets.isnan()
+        errors = (logits - targets).masked_fill(missing, 0)
+        return summed_over_items(errors.square().sum(), num_items, (~missing).sum())
     assert problem == "multi_label_classification"
     total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     return summed_over_items(total, num_items, targets.numel())

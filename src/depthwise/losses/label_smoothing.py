@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-import torch
 from torch.nn import functional as F
 
 from depthwise.errors import InputError
+from depthwise.kernels.weights import at_least_float32
 from depthwise.losses.cross_entropy import IGNORED, check_labels, summed_over_items
 from depthwise.shapes import Float, Int, Tensor
 
@@ -44,8 +44,7 @@ def label_smoothed_cross_entropy(
         raise InputError("label smoothing over the other types needs a vocabulary of at least two")
     check_labels(labels, num_types)
     labels = labels.to(logits.device).flatten()
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    log_probs = logits.flatten(0, -2).log_softmax(-1)
+    log_probs = at_least_float32(logits).flatten(0, -2).log_softmax(-1)
     nll = F.nll_loss(log_probs, labels, ignore_index=IGNORED, reduction="sum")
     is_counted = labels != IGNORED
     num_tokens = is_counted.sum()
