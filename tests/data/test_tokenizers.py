@@ -135,6 +135,14 @@ def test_training_in_another_process_gives_the_same(texts: list[str]) -> None:
     assert [json.loads(line) for line in other.stdout.splitlines()] == [json.loads(text) for text in here]
 
 
+def test_letters_that_are_left_out_are_not_left_to_chance() -> None:
+    """Of letters that are equally rare the first are kept; commoner ones, and the mark of a blank, come before them."""
+    letters = [chr(0x4E00 + number) for number in range(200)]
+    tokenizer = train_tokenizer(["".join(letters), letters[150] * 2], TokenizerOptions("bpe", 44))
+    kept = {piece for piece in tokenizer.get_vocab() if len(piece) == 1}
+    assert kept == {"▁", letters[150], *letters[:18]}
+
+
 def test_joint_and_separate(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("abc\n\nabc\n")
     (tmp_path / "b").write_text("xyz\nxyz\nxyz\n")

@@ -43,7 +43,7 @@ def test_it_is_compiled_once_and_gets_its_constants_in_order() -> None:
         plan.launch(9, (X, X), (number, 32), 32)
     assert kernel.num_compiled == 1
     assert kernel.launches == [
-        ((9,), X, X, 5, 32, {"HEADS": 3, "TAPS": 7, "num_warps": 4}),
+        ((9,), X, X, 5, 32, {"HEADS": 3, "TAPS": 7, "num_warps": 4, "enable_fp_fusion": True}),
         ((9, 1, 1), X, X, 6, 32, 3, 7),
     ]
 

@@ -16,8 +16,10 @@ are unknown too. Training twice on the same text gives the same tokenizer.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ MASK = "<mask>"
 SPECIAL_TOKENS = {"bos_token": BOS, "pad_token": PAD, "eos_token": EOS, "unk_token": UNK}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 """How the pieces of single bytes are called."""
+BLANK = "▁"
+"""How a blank is written in pieces of words."""
 KINDS = ("bpe", "unigram", "word", "char", "byte")
 NORMALIZATIONS: dict[str, list[Any]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
 NO_TEXT = "there is no text to train a tokenizer on; give a corpus with at least one good line"
@@ -98,24 +102,34 @@ class Tokenizers:
 
 def train_tokenizers(corpus: Corpus, options: TokenizerOptions, rules: LineRules, *, joint: bool) -> Tokenizers:
     """Train on the good lines of a corpus: one tokenizer on all texts (joint) or one for each of two texts."""
+    if joint or corpus.num_texts == 1:
+        both = train_tokenizer(_Texts(corpus, rules, slice(None)), options)
+        return Tokenizers(both, both)
+    sides = (_Texts(corpus, rules, slice(side, side + 1)) for side in (0, 1))
+    return Tokenizers(*(train_tokenizer(texts, options) for texts in sides))
 
-    def texts(sides: slice) -> Iterator[str]:
-        report, example = LineReport(rules), None
-        for example in shown(corpus.examples(report), "reading for the tokenizer", corpus.num_lines()):
-            yield from example.texts[sides]
+
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of some sides of a corpus, as often as they are gone through."""
+
+    corpus: Corpus
+    rules: LineRules
+    sides: slice
+
+    def __iter__(self) -> Iterator[str]:
+        report, example = LineReport(self.rules), None
+        examples = self.corpus.examples(report)
+        for example in shown(examples, "reading for the tokenizer", self.corpus.num_lines()):
+            yield from example.texts[self.sides]
         if example is None:
             raise DataError(f"{NO_TEXT}: {report.summary()}")
 
-    if joint or corpus.num_texts == 1:
-        both = train_tokenizer(texts(slice(None)), options)
-        return Tokenizers(both, both)
-    return Tokenizers(*(train_tokenizer(texts(slice(side, side + 1)), options) for side in (0, 1)))
-
 
 def train_tokenizer(texts: Iterable[str], options: TokenizerOptions) -> PreTrainedTokenizerFast:
-    """Train on a stream of texts."""
+    """Train on texts, which may have to be gone through more than once."""
     train = {"bpe": _bpe, "unigram": _unigram, "word": _word, "char": _char, "byte": _byte}[options.kind]
-    tokenizer = train(iter(texts), options)
+    tokenizer = train(texts, options)
     assert [tokenizer.token_to_id(name) for name in SPECIALS] == [0, 1, 2, 3]
     return as_pretrained(tokenizer, mask_token=options.mask_token)
 
@@ -203,19 +217,40 @@ def _normalizer(options: TokenizerOptions, *, blanks: bool = True) -> normalizer
     )
 
 
-def _bpe(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
-    """Letters are at most half of the types, so that scripts with thousands of them leave room for merges."""
+def _bpe(texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
+    """Letters are at most half of the types, so that scripts with thousands of them leave room for merges.
+
+    Where some are left out, the library leaves it to chance which of those that are equally rare; then it is told.
+    """
     num_learned = options.vocab_size - options.num_reserved
-    trainer = trainers.BpeTrainer(
-        vocab_size=len(SPECIALS) + num_learned,
-        limit_alphabet=max(1, num_learned // 2),
-        special_tokens=list(SPECIALS),
-        show_progress=False,
-    )
-    return _train_pieces(Tokenizer(models.BPE(unk_token=UNK)), trainer, texts, options)
+    most_letters = max(1, num_learned // 2)
+
+    def trained(letters: list[str]) -> Tokenizer:
+        trainer = trainers.BpeTrainer(
+            vocab_size=len(SPECIALS) + num_learned,
+            limit_alphabet=most_letters,
+            initial_alphabet=letters,
+            special_tokens=list(SPECIALS),
+            show_progress=False,
+        )
+        return _train_pieces(Tokenizer(models.BPE(unk_token=UNK)), trainer, texts, options)
+
+    tokenizer = trained([])
+    if sum(len(piece) == 1 for piece in tokenizer.get_vocab()) < most_letters:
+        return tokenizer
+    return trained(_commonest_letters(texts, _normalizer(options), most_letters))
 
 
-def _unigram(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
+def _commonest_letters(texts: Iterable[str], normalizer: normalizers.Normalizer, most: int) -> list[str]:
+    """The mark of a blank, and the letters that texts have most often, the first in order among equals."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    counts.pop(" ", None)
+    return [BLANK, *sorted(counts, key=lambda letter: (-counts[letter], letter))[: most - 1]]
+
+
+def _unigram(texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=options.vocab_size - options.num_reserved + len(SPECIALS),
         special_tokens=list(SPECIALS),
@@ -233,7 +268,7 @@ def _unigram(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
 
 
 def _train_pieces(
-    tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterator[str], options: TokenizerOptions
+    tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str], options: TokenizerOptions
 ) -> Tokenizer:
     """Pieces within words: they begin with the blank before them, and punctuation stands alone."""
     tokenizer.normalizer = _normalizer(options)
@@ -246,16 +281,12 @@ def _train_pieces(
     return tokenizer
 
 
-def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterator[str]) -> None:
-    first = next(texts, None)
+def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:
+    remaining = iter(texts)
+    first = next(remaining, None)
     if first is None:
         raise DataError(NO_TEXT)
-
-    def all_texts() -> Iterator[str]:
-        yield first
-        yield from texts
-
-    tokenizer.train_from_iterator(all_texts(), trainer)
+    tokenizer.train_from_iterator(chain([first], remaining), trainer)
 
 
 def _edited(tokenizer: Tokenizer, edit: Callable[[dict[str, Any]], None]) -> Tokenizer:
@@ -289,7 +320,7 @@ def _with_bytes(model: dict[str, Any]) -> None:
         model["vocab"] = _numbered([*SPECIALS, *BYTES, *learned])
 
 
-def _word(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
+def _word(texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
     """Where punctuation does not stand alone, names of special tokens can be words: none is learned, all are unknown.
 
     Otherwise the second entry of a name would take its id, and ``<pad>`` in a text would pass for padding.
@@ -312,7 +343,7 @@ def _without_names(options: TokenizerOptions, replacement: str) -> normalizers.N
     return normalizers.Sequence([_normalizer(options), normalizers.Replace(names, replacement)])
 
 
-def _char(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
+def _char(texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
     tokenizer.normalizer = _normalizer(options, blanks=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -327,7 +358,7 @@ def _word_trainer(options: TokenizerOptions) -> trainers.Trainer:
     )
 
 
-def _byte(texts: Iterator[str], options: TokenizerOptions) -> Tokenizer:
+def _byte(texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
     """Nothing is learned: no character is a type, so that all of them fall back to their bytes."""
     model = models.BPE(_numbered([*SPECIALS, *BYTES]), [], unk_token=UNK, byte_fallback=True)
     tokenizer = Tokenizer(model)

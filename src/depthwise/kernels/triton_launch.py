@@ -59,7 +59,8 @@ class Plan:
         if compiled is not None:
             compiled[programs, 1, 1](*tensors, *numbers, *self.constants.values())
             return
-        compiled = self.kernel[(programs,)](*tensors, *numbers, **self.constants, num_warps=self.num_warps)
+        options = {"num_warps": self.num_warps, "enable_fp_fusion": True}  # fusion is no default in later versions
+        compiled = self.kernel[(programs,)](*tensors, *numbers, **self.constants, **options)
         if compiled is not None:  # Triton's interpreter compiles nothing
             self.compiled[key] = compiled
 

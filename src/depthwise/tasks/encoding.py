@@ -8,6 +8,7 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.rows import IdRow
+from depthwise.data.tokenizers import encoded as ids_of
 from depthwise.shapes import Tensor
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -39,17 +40,7 @@ def padded_sizes(groups: Sequence[Sequence[IdRow]], budget: int) -> npt.NDArray[
 
 def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """The ids of each text, its end of sequence included."""
-    if not texts:
-        return []
-    rows = tokenizer(
-        list(texts),
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )["input_ids"]
-    return [np.array(ids, np.int64) for ids in rows]
+    return [np.array(ids, np.int64) for ids in ids_of(tokenizer, texts)]
 
 
 def least(*limits: int | None) -> int | None:
