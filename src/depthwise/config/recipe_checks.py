@@ -16,6 +16,17 @@ ONLY_FOR = {
         ("multilingual_translation",),
     ),
     **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
+    **dict.fromkeys(("data.word_column", "data.tag_column", "data.tag_scheme"), ("tagging",)),
+    **dict.fromkeys(
+        (
+            *("data.stride", "data.max_question_tokens", "data.unanswerable"),
+            *("generation.max_answer_tokens", "generation.null_threshold"),
+        ),
+        ("question_answering",),
+    ),
+    **dict.fromkeys(("data.labels", "data.num_texts"), ("text_classification",)),
+    **dict.fromkeys(("data.form", "evaluation.context"), ("language_modeling",)),
+    "data.empty_lines": ("language_modeling", "masked_language_modeling"),
     "training.graphs": tuple(task for task in TASKS if task != "masked_language_modeling"),
     **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
 }

@@ -94,7 +94,7 @@ class BlockOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageRow(IdRow):
+class ContextRow(IdRow):
     """Ids of which the first ``num_context`` are seen and all others are predicted too."""
 
     index: int
@@ -126,12 +126,12 @@ class TokenBlocks:
     def __len__(self) -> int:
         return int(num_blocks(len(self.tokens), self.options))
 
-    def __getitem__(self, index: int) -> LanguageRow:
+    def __getitem__(self, index: int) -> ContextRow:
         number = ~index if index < 0 else index
         if number >= len(self):
             raise IndexError(f"block {number} of {len(self)}")
         ids, context = block_of(self.tokens, number, self.start_id, self.options)
-        return LanguageRow(ids, index < 0, index=number, num_context=context)
+        return ContextRow(ids, index < 0, index=number, num_context=context)
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """How many ids each block has, as one column: all the same but for the last."""
@@ -152,14 +152,14 @@ class TokenLines:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, index: int) -> LanguageRow:
+    def __getitem__(self, index: int) -> ContextRow:
         place = ~index if index < 0 else index
         if place >= len(self):
             raise IndexError(f"block {place} of {len(self)}")
         line = self.line_of(place)
         number = place - (int(self._ends[line - 1]) if line else 0)
         ids, context = block_of(self.texts[line].texts[0], number, self.start_id, self.options)
-        return LanguageRow(ids, index < 0, index=place, num_context=context)
+        return ContextRow(ids, index < 0, index=place, num_context=context)
 
     def line_of(self, place: int) -> int:
         """The number of the line that a row is of."""
@@ -198,7 +198,7 @@ class LanguageCollator:
 
     pad_id: int
 
-    def __call__(self, rows: Sequence[LanguageRow]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[ContextRow]) -> dict[str, Tensor]:
         ids, valid = padded([row.ids for row in rows], self.pad_id)
         labels = ids.masked_fill(~valid, IGNORED)
         for place, row in enumerate(rows):

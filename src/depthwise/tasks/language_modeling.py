@@ -26,7 +26,7 @@ from depthwise.data import (
     stream_of,
 )
 from depthwise.data.collate import padded
-from depthwise.data.language import LanguageRow
+from depthwise.data.language import ContextRow
 from depthwise.errors import ConfigError, Problem
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Score, perplexity
@@ -96,7 +96,7 @@ class LanguageModeling(LikelihoodTask):
 
     def collate(self, rows: Sequence[Any]) -> dict[str, Tensor]:
         pad_id = self.tokenizers.source.pad_token_id
-        if isinstance(rows[0], LanguageRow):
+        if isinstance(rows[0], ContextRow):
             return LanguageCollator(pad_id)(rows)
         ids, valid = padded([row.texts[0] for row in rows], pad_id)
         return {"input_ids": ids, "attention_mask": valid.long()}
