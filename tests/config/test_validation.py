@@ -174,7 +174,7 @@ def test_a_misspelt_option_hides_no_problem_of_the_right_one() -> None:
     [
         ({"width": "wide"}, "width", 'expected a whole number, got "wide"'),
         ({"width": True}, "width", "expected a whole number, got true"),
-        ({"width": 8.0}, "width", "expected a whole number, got 8.0"),
+        ({"width": 8.5}, "width", "expected a whole number, got 8.5"),
         ({"width": None}, "width", "expected a whole number, got null"),
         ({"scale_embedding": 1}, "scale_embedding", "expected a boolean (true or false), got 1"),
         ({"source_vocab_size": "x"}, "source_vocab_size", 'expected a whole number or null, got "x"'),
