@@ -198,6 +198,15 @@ def test_a_finished_run_is_left_alone_and_can_be_prolonged(classification: dict[
     assert (longer.num_updates, longer.was_finished) == (10, False)
 
 
+def test_a_prolonged_run_follows_the_longer_schedule_at_once(classification: dict[str, Any], tmp_path: Path) -> None:
+    options = {"schedule": {"kind": "linear"}, "log_every": 1, "validate_every": 4}
+    train(recipe_of(classification, **options, max_updates=4), tmp_path / "run")
+    train(recipe_of(classification, **options, max_updates=8), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates == pytest.approx([1e-2 * share for share in (1, 0.75, 0.5, 0.25, 0.5, 0.375, 0.25, 0.125)])
+
+
 def test_another_recipe_cannot_go_on_in_the_same_folder(
     classification: dict[str, Any], translation: dict[str, Any], tmp_path: Path
 ) -> None:
