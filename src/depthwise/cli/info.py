@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from depthwise.config import load_recipe, preset
-from depthwise.errors import InputError
+from depthwise.errors import DepthwiseError, InputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,14 +69,20 @@ def _config(name: str) -> "DepthwiseConfig":
         return DepthwiseConfig.from_preset(name)
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a run folder, or the name of a preset")
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except DepthwiseError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split(". ")[0].split())
+        raise InputError(f"{folder / 'config.json'} cannot be used: {reason}; give the folder of a run") from error
     if not isinstance(config, DepthwiseConfig):
         raise InputError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
     return config
 
 
 def _parts(config: "DepthwiseConfig", length: int) -> Table:
-    """One row per mixer, one for each other kind of part, and the sums."""
+    """One row per mixer, one for each other kind of part, and the sums. What one block costs, each layer costs."""
     from depthwise.models.cost import Cost, ModelCost
 
     cost, skeleton = ModelCost(config.options), _skeleton(config)
@@ -86,10 +92,13 @@ def _parts(config: "DepthwiseConfig", length: int) -> Table:
         if stack is None:
             continue
         blocks = getattr(backbone, side).stack.layers
-        for layer, block in enumerate(blocks):
+        running = [stack.stack.block_of(layer) for layer in range(stack.stack.num_layers)]
+        for number, block in enumerate(blocks):
+            layer, times = running.index(number), running.count(number)
             kernel = stack.stack.kernel_size(layer)
             mixer = stack.stack.mixer if kernel is None else f"{stack.stack.mixer} {kernel}"
-            _add(table, f"{side} block {layer}: {mixer}", block.mixer, stack.mixer(layer, length))
+            shared = f", {times} times" if times > 1 else ""
+            _add(table, f"{side} block {number}: {mixer}{shared}", block.mixer, stack.mixer(layer, length))
         if stack.has_source:
             _add(table, f"{side} attention over the source, each", blocks[0].cross, stack.cross(length))
         _add(table, f"{side} feed-forward, each", blocks[0].feed_forward, stack.feed_forward())
@@ -117,6 +126,8 @@ def _skeleton(config: "DepthwiseConfig") -> Any:
         name = "DepthwiseForSeq2SeqLM"
     else:
         name = "DepthwiseForMaskedLM" if config.decoder is None else "DepthwiseForCausalLM"
+    if name not in by_name:
+        raise InputError(f'config.json names the model "{name}"; Depthwise has {", ".join(by_name)}')
     with torch.device("meta"):
         return by_name[name](config)
 
