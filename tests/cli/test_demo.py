@@ -45,6 +45,13 @@ def test_from_data_to_accuracy(demo: Demo) -> None:
     assert json.loads(Path("here/training.json").read_text(encoding="utf-8"))["num_updates"] == 3
 
 
+@pytest.mark.parametrize("name", ["a,b", "a: b", "a #b"])
+def test_any_name_of_a_folder_will_do(demo: Demo, name: str) -> None:
+    result = demo("--out", name, updates=1)
+    assert result.exit_code == 0, result.output
+    assert (Path(name) / "model.safetensors").is_file()
+
+
 def test_what_is_shown_is_what_the_model_said(demo: Demo) -> None:
     """Three updates teach nothing, so wrong answers come with the right ones."""
     result = demo()

@@ -51,6 +51,17 @@ def test_a_run_folder(tmp_path: Path) -> None:
     assert f" all {model.num_parameters():,} " in output
 
 
+def test_shared_blocks(tmp_path: Path) -> None:
+    """Each has the kernel of the layers that run it, not of the layer with its number."""
+    stack = {"num_layers": 4, "num_heads": 2, "ffn_width": 12, "mixer": "lightconv"}
+    shared = {**stack, "shared_layers": [0, 0, 1, 0], "kernel_sizes": [3, 3, 7, 3]}
+    DepthwiseForTokenClassification(DepthwiseConfig(vocab_size=17, width=8, encoder=shared)).save_pretrained(tmp_path)
+    output = info(str(tmp_path))
+    assert "encoder block 0: lightconv 3, 3 times" in output
+    assert "encoder block 1: lightconv 7 " in output
+    assert "block 2" not in output
+
+
 def test_a_trained_run(make_run: Callable[..., Path]) -> None:
     """What it is for, and what evaluations left on record; other files of results are none of them."""
     folder = make_run("classes", seed=2)
@@ -81,4 +92,24 @@ def test_a_model_of_another_kind(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     message = f'{tmp_path} holds a model of type "bert", not a Depthwise model'
+    assert message in complaint(monkeypatch, capsys, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not a valid JSON file"),
+        ("[]", "Unrecognized model"),
+        ('{"model_type": "nonsense"}', "model type `nonsense`"),
+        ('{"model_type": "depthwise"}', "vocab_size required but missing"),
+        (
+            '{"model_type": "depthwise", "vocab_size": 9, "encoder": {}, "architectures": ["Other"]}',
+            'config.json names the model "Other"; Depthwise has DepthwiseModel, ',
+        ),
+    ],
+)
+def test_a_damaged_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
     assert message in complaint(monkeypatch, capsys, str(tmp_path))

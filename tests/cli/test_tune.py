@@ -63,6 +63,7 @@ def test_checkpoints_of_a_classifier(make_run: MakeRun, depthwise: Depthwise, mo
     values = iter([10.0, 20.0, 15.0])
     monkeypatch.setattr("depthwise.evaluation.tuning.score_model", lambda *arguments: next(values))
     recipe = (folder / "recipe.yaml").read_text()
+    (folder / "checkpoint-best").mkdir()  # somebody's own
     code, output, _ = depthwise("tune", folder)
     assert code == 0
     assert "accuracy on valid: 10.00 before, 20.00 now" in output

@@ -49,7 +49,7 @@ def test_all_problems_at_once_with_the_nearest_names() -> None:
     assert found["training.clip_norm"] == 'expected a number, got "much"'
     assert "0 is too small" in found["generation.num_beams"]
     assert found["seeds"] == "unknown option; did you mean seed?"
-    assert "is no preset" in found["model.preset"]
+    assert found["model.preset"].endswith("did you mean iwslt-lightconv?")
 
 
 def test_an_option_in_the_wrong_section_is_shown_its_place() -> None:
@@ -85,10 +85,12 @@ def test_options_beside_a_size_or_another_run(origin: dict[str, Any], mixer: str
         ({"training": {"max_updates": 1, "optimizer": {"lr": 1}}}, "training.optimizer"),
         ({"training": {"max_updates": 1, "report": ["paper"]}}, "training.report"),
         ({"data": {"train": ["a", "b", "c"]}}, "data.train"),
+        ({"data": {"train": 123}}, "data.train"),
         ({"training": {"max_updates": 1, "max_epochs": 0}}, "training.max_epochs"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**31}, "seed"),
         ({"model": {"preset": ["iwslt-lightconv"]}}, "model.preset"),
+        ({"model": {"size": 3}}, "model.size"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], option: str) -> None:
@@ -203,6 +205,17 @@ def test_changes_go_into_sections_and_another_kind_starts_afresh() -> None:
     other = merged(base, {"training": {"optimizer": {"kind": "lamb", "lr": 3.0}}})
     assert other["training"]["optimizer"] == {"kind": "lamb", "lr": 3.0}
     assert base["training"]["optimizer"]["lr"] == 1.0
+
+
+def test_a_kind_of_tokenizer_leaves_its_other_options() -> None:
+    base = {"tokenizer": {"kind": "word", "lowercase": True}}
+    assert merged(base, {"tokenizer": {"kind": "bpe"}}) == {"tokenizer": {"kind": "bpe", "lowercase": True}}
+
+
+def test_another_origin_of_a_model_takes_the_place_of_the_first() -> None:
+    base = {"model": {"size": "auto", "width": 8}}
+    assert merged(base, {"model": {"from": "runs/a"}})["model"] == {"from": "runs/a", "width": 8}
+    assert merged(base, {"model": {"from": None}})["model"] == {"size": "auto", "width": 8, "from": None}
 
 
 def test_a_preset_with_changes() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from depthwise.config import built_in, load_recipe, read_recipe, recipe_yaml
+from depthwise.config import built_in, load_recipe, read_recipe, recipe_text, recipe_yaml
 from depthwise.errors import ConfigError
 
 RECIPE = """\
@@ -31,6 +31,12 @@ def test_numbers_are_read_as_everyone_writes_them(path: Path) -> None:
     training = read_recipe(str(path)).training
     assert training.optimizer["lr"] == 0.0005
     assert training.schedule["warmup"] == 100.0
+    changes = ["training.max_updates=1e4", "model.width=64.0", "model.encoder.kernel_sizes=[3.0]", "seed=2.0"]
+    recipe = read_recipe(str(path), changes)
+    numbers = [recipe.training.max_updates, recipe.seed]
+    assert ([10_000, 2], [int, int]) == (numbers, [type(number) for number in numbers])
+    with pytest.raises(ConfigError, match=r"training\.max_updates +expected a whole number or null, got 0\.5"):
+        read_recipe(str(path), ["training.max_updates=0.5"])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,14 @@ def test_changes_from_the_command_line(path: Path) -> None:
     assert recipe.data.hub is None
 
 
+def test_options_may_come_before_the_kind_that_they_belong_to(path: Path) -> None:
+    changes = ["training.optimizer.lr=0.3", "training.optimizer.kind=lamb"]
+    for given in (changes, changes[::-1]):
+        assert read_recipe(str(path), given).training.optimizer == {"kind": "lamb", "lr": 0.3}
+    recipe = read_recipe("start/classify", ["tokenizer.vocab_size=99", "tokenizer.kind=bpe"])
+    assert (recipe.tokenizer.vocab_size, recipe.tokenizer.lowercase) == (99, True)
+
+
 @pytest.mark.parametrize("change", ["seed", "=3", "data..train=x", ".seed=1"])
 def test_a_change_that_is_none(path: Path, change: str) -> None:
     with pytest.raises(ConfigError, match=r"is no change; write section\.option=value"):
@@ -99,8 +113,10 @@ def test_a_recipe_over_another(tmp_path: Path, path: Path) -> None:
 def test_bases_without_end(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"base: {tmp_path / 'b.yaml'}\n")
     (tmp_path / "b.yaml").write_text(f"base: {tmp_path / 'a.yaml'}\n")
-    with pytest.raises(ConfigError, match="has no end"):
-        read_recipe(str(tmp_path / "a.yaml"))
+    (tmp_path / "c.yaml").write_text(f"base: ../{tmp_path.name}/c.yaml\n")
+    for name in "ac":
+        with pytest.raises(ConfigError, match="has no end"):
+            read_recipe(str(tmp_path / f"{name}.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +132,18 @@ def test_files_that_are_no_recipe(tmp_path: Path, text: str, message: str) -> No
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_recipe(str(tmp_path / "bad.yaml"))
+
+
+def test_values_are_shown_as_they_were_written(path: Path) -> None:
+    with pytest.raises(ConfigError, match='got "größer"'):
+        read_recipe(str(path), ["seed=größer"])
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(b"task: \xff\xfe")
+    for reader in (read_recipe, recipe_text):
+        with pytest.raises(ConfigError, match="is no text in UTF-8: invalid start byte"):
+            reader(str(tmp_path / "bad.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -141,3 +169,10 @@ def test_a_resolved_recipe_is_read_back(tmp_path: Path, path: Path) -> None:
     recipe = read_recipe(str(path))
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize("text", ["12e45", "1e3", "-2E+1", "no", "1:30", "2021-02-03", "0o17", "1_0", "~", "x #y"])
+def test_text_stays_text_in_a_resolved_recipe(tmp_path: Path, path: Path, text: str) -> None:
+    recipe = read_recipe(str(path), [f"data.train='{text}'"])
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    assert load_recipe(tmp_path / "recipe.yaml").data.train == (text,)

@@ -1,13 +1,18 @@
 """Small corpora and recipes that train in a second."""
 
 import random
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from depthwise.config import Recipe, parse_recipe
+from depthwise.training.checkpoints import checkpoints
 
+PATIENCE = 600
+"""Seconds after which a process has failed; far more than it needs, since other tests keep the cores busy."""
 WORDS = ["red", "blue", "green", "warm", "cold", "wet", "dry", "old", "new", "big"]
 
 
@@ -89,3 +94,12 @@ def translation(tmp_path: Path) -> dict[str, Any]:
 def recipe_of(options: dict[str, Any], **training: Any) -> Recipe:
     """A recipe with some options of training changed."""
     return parse_recipe({**options, "training": {**options["training"], **training}})
+
+
+def await_checkpoint(process: subprocess.Popen[Any], run: Path) -> None:
+    """Until a training in another process has written its first checkpoint."""
+    deadline = time.monotonic() + PATIENCE
+    while not checkpoints(run):
+        assert process.poll() is None, "it ended before its first checkpoint"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -33,7 +33,7 @@ def test_defaults_pass() -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "polynomial", "linear", "cosine"])
-@pytest.mark.parametrize("warmup", [0, 10, 0.1])
+@pytest.mark.parametrize("warmup", [0, 10, 0.1, 0.0, 1e2])
 def test_the_length_of_training_decides_the_rest(kind: str, warmup: float) -> None:
     check_training(recipe_of(schedule={"kind": kind, "warmup": warmup}))
 
@@ -51,6 +51,12 @@ def test_all_problems_at_once() -> None:
         "training.schedule.warm_up": "unknown option; did you mean warmup?",
         "training.schedule.5": "unknown option; polynomial takes total, warmup, power, init_lr, end_lr",
     }
+
+
+def test_a_warmup_that_could_mean_either() -> None:
+    found = problems(recipe_of(schedule={"kind": "linear", "warmup": 1.0}))
+    assert found == {"training.schedule.warmup": "1.0 is no share of all updates below 1; give 1 for one update"}
+    check_training(recipe_of(schedule={"kind": "linear", "warmup": 1}))
 
 
 @pytest.mark.parametrize(

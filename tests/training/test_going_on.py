@@ -165,3 +165,5 @@ def test_a_summary_is_only_of_its_own_training(tmp_path: Path) -> None:
     assert finishing.finished(tmp_path, 4, [4, 2]) is not None
     assert finishing.finished(tmp_path, 4, [4]) is None
     assert finishing.finished(tmp_path, 6, [2, 4]) is None
+    (tmp_path / "training.json").write_text("{")
+    assert finishing.finished(tmp_path, 4, [2, 4]) is None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from depthwise.errors import BackendUnavailable, ConfigError, InputError
-from depthwise.training import LAMB, OPTIMIZERS, NesterovSGD, adam, adamw, build_optimizer, parameter_groups
+from depthwise.training import LAMB, OPTIMIZERS, NesterovSGD, adam, adamw, build_optimizer
 from depthwise.training.optimizers import trust_ratios
 
 LEARNING_RATES = [0.1, 0.1, 0.05, 0.2, 0.0, 0.1, 0.3]
@@ -255,34 +255,6 @@ def test_on_a_gpu_nothing_waits_and_the_result_is_that_of_the_cpu(kind: str) -> 
         torch.testing.assert_close([param.cpu() for param in there], here)
 
 
-class Mixed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(5, 4)
-        self.norm = nn.LayerNorm((2, 4))
-        self.linear = nn.Linear(4, 5)
-        self.linear.weight = self.embedding.weight
-        self.head_bias = nn.Parameter(torch.zeros(2, 2))
-        self.frozen = nn.Linear(2, 2).requires_grad_(False)
-        self.gate = nn.Parameter(torch.zeros(()))
-
-
-def test_biases_and_norms_can_be_spared_decay() -> None:
-    model = Mixed()
-    decayed, spared = parameter_groups(model, weight_decay=0.1, decay_biases_and_norms=False)
-    assert decayed == {"params": [model.embedding.weight], "weight_decay": 0.1}
-    expected = [model.head_bias, model.gate, model.norm.weight, model.norm.bias, model.linear.bias]
-    assert [id(param) for param in spared["params"]] == [id(param) for param in expected]
-    assert (spared["weight_decay"], spared["adapt"]) == (0.0, False)
-    (every,) = parameter_groups(model, weight_decay=0.1)
-    assert len(every["params"]) == 6
-
-
-def test_one_kind_only_makes_one_group() -> None:
-    (group,) = parameter_groups(nn.LayerNorm(3), weight_decay=0.1, decay_biases_and_norms=False)
-    assert group["weight_decay"] == 0
-
-
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_built_by_name(kind: str) -> None:
     model = nn.Linear(3, 2)
@@ -395,8 +367,3 @@ def test_lists_serve_as_tuples() -> None:
     options = {"betas": [0.5, 0.6], "trust_bounds": [0, math.inf]}
     (group,) = build_optimizer("lamb", nn.Linear(2, 2), lr=1, **options).param_groups
     assert (group["betas"], group["trust_bounds"]) == ((0.5, 0.6), (0, math.inf))
-
-
-def test_nothing_to_train() -> None:
-    with pytest.raises(ConfigError, match="no parameter is trainable; unfreeze some"):
-        build_optimizer("adamw", nn.Linear(2, 2).requires_grad_(False), lr=0.1)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from depthwise.errors import BackendUnavailable
 from depthwise.training.checkpoints import checkpoints
 from depthwise.training.run import train
 
-from .conftest import recipe_of
+from .conftest import PATIENCE, await_checkpoint, recipe_of
 
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -35,7 +34,7 @@ def start(recipe: Recipe, folder: Path) -> subprocess.Popen[str]:
 
 def train_together(recipe: Recipe, folder: Path) -> str:
     process = start(recipe, folder)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     return output
 
@@ -82,11 +81,9 @@ def test_an_uneven_epoch_and_a_resumption_alone(classification: dict[str, Any], 
 def test_a_signal_stops_all_of_them_at_the_same_update(classification: dict[str, Any], tmp_path: Path) -> None:
     recipe = recipe_of(classification, max_updates=100_000, validate_every=100_000, save_every=20)
     process = start(recipe, tmp_path / "run")
-    deadline = time.monotonic() + 90
-    while not checkpoints(tmp_path / "run") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_checkpoint(process, tmp_path / "run")
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert "the same command goes on from there" in output, errors
     last = checkpoints(tmp_path / "run")[-1]
     assert {path.name for path in last.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
@@ -142,7 +139,7 @@ def test_sharded_parameters_give_the_gradients_of_whole_ones(tmp_path: Path) -> 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *LAUNCH, str(tmp_path / "sharded.py")],
-        capture_output=True, text=True, timeout=120, env=environment,
+        capture_output=True, text=True, timeout=PATIENCE, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert {path.name for path in tmp_path.glob("equal*")} == {"equal0", "equal1"}

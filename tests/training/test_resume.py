@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from safetensors.torch import load_file
 
 from depthwise.config import recipe_yaml
 from depthwise.errors import CheckpointError, DataError, TrainingError
-from depthwise.training.checkpoints import checkpoints, damage, newest_whole
+from depthwise.training.checkpoints import checkpoints, damage, newest_whole, update_of
 from depthwise.training.run import train
 from depthwise.training.trainer import DepthwiseTrainer
 
-from .conftest import recipe_of
+from .conftest import PATIENCE, await_checkpoint, recipe_of
 
 MIDDLE = 7
 """An update that neither writes a line nor validates, in the middle of an epoch."""
@@ -80,17 +79,15 @@ def test_translation_goes_on_bit_by_bit(
 
 def test_a_signal_to_all_processes_leaves_the_workers_at_work(classification: dict[str, Any], tmp_path: Path) -> None:
     """Ctrl-C reaches every process of a terminal, not only the one that trains."""
-    recipe = recipe_of(classification, max_updates=4000, validate_every=4000, save_every=5, workers=2)
+    recipe = recipe_of(classification, max_updates=100_000, validate_every=100_000, save_every=5, workers=2)
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     command = ["-m", "depthwise", "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
     )
-    deadline = time.monotonic() + 60
-    while not checkpoints(tmp_path / "run") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_checkpoint(process, tmp_path / "run")
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "the same command goes on from there" in output
     assert "Traceback" not in errors
@@ -99,7 +96,8 @@ def test_a_signal_to_all_processes_leaves_the_workers_at_work(classification: di
 def test_killed_without_warning_it_goes_on_from_the_last_checkpoint(
     classification: dict[str, Any], tmp_path: Path
 ) -> None:
-    recipe = recipe_of(classification, max_updates=400, validate_every=100, save_every=5)
+    options = {"validate_every": 100, "save_every": 5}
+    recipe = recipe_of(classification, **options, max_updates=100_000)  # it cannot come to its end by itself
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     command = ["-m", "depthwise", "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
@@ -108,17 +106,14 @@ def test_killed_without_warning_it_goes_on_from_the_last_checkpoint(
         stdout=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # as in this process: sums depend on the number of threads
     )
-    deadline = time.monotonic() + 60
-    while not checkpoints(tmp_path / "run") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_checkpoint(process, tmp_path / "run")
     process.kill()
     assert process.wait() == -signal.SIGKILL
     last = newest_whole(tmp_path / "run")
     assert last is not None
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
-        file.write(
-            '{"update": 399, "loss": 0.0}\n{"update": 9999, "loss"'
-        )  # later than the checkpoint, and half a line
+        file.write('{"update": 99998, "loss": 0.0}\n{"update": 99999, "loss"')  # later than it, and half a line
+    recipe = recipe_of(classification, **options, max_updates=update_of(last) + 20)
     train(recipe, tmp_path / "run")
     train(recipe, tmp_path / "whole")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
@@ -196,6 +191,15 @@ def test_a_finished_run_is_left_alone_and_can_be_prolonged(classification: dict[
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == before
     longer = train(recipe_of(classification, max_updates=10), tmp_path / "run")
     assert (longer.num_updates, longer.was_finished) == (10, False)
+
+
+def test_a_prolonged_run_follows_the_longer_schedule_at_once(classification: dict[str, Any], tmp_path: Path) -> None:
+    options = {"schedule": {"kind": "linear"}, "log_every": 1, "validate_every": 4}
+    train(recipe_of(classification, **options, max_updates=4), tmp_path / "run")
+    train(recipe_of(classification, **options, max_updates=8), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates == pytest.approx([1e-2 * share for share in (1, 0.75, 0.5, 0.25, 0.5, 0.375, 0.25, 0.125)])
 
 
 def test_another_recipe_cannot_go_on_in_the_same_folder(

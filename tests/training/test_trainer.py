@@ -18,7 +18,7 @@ from depthwise.training.checkpoints import checkpoints, update_of
 from depthwise.training.run import num_updates, train
 from depthwise.training.trainer import schedule_options
 
-from .conftest import recipe_of
+from .conftest import PATIENCE, recipe_of
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_compiled_training_is_the_same(classification: dict[str, Any], tmp_path:
     train(recipe_of(options, max_updates=8), tmp_path / "plain")
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe_of(options, max_updates=8, compile=True)))
     command = ["train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "compiled")]
-    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED, *command], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED, *command], check=True, timeout=PATIENCE)
     ours, theirs = (
         [line["loss"] for line in metrics(tmp_path / run) if "loss" in line] for run in ("compiled", "plain")
     )

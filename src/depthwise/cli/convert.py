@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from depthwise.cli.run_arguments import quieten
+
 if TYPE_CHECKING:
     from depthwise.interop.fairseq import Conversion
 
@@ -37,11 +39,9 @@ def fairseq(
     DIR holds the checkpoint and dict.<language>.txt of both languages (of a language model: dict.txt). With byte-pair
     codes beside them the run takes raw text, by Moses and subword-nmt; without, it expects pre-tokenised input.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from depthwise.interop.fairseq import convert_fairseq
 
-    disable_progress_bar()
+    quieten()
     done = convert_fairseq(
         source,
         destination,
@@ -70,11 +70,9 @@ def hf(
     the tokenizer. The run has the head that config.json names: none, masked language modelling, sequence or token
     classification, question answering.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from depthwise.interop.hf import convert_hf
 
-    disable_progress_bar()
+    quieten()
     _report(convert_hf(source, destination, bare=bare, force=force))
 
 

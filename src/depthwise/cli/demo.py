@@ -1,8 +1,9 @@
 """``depthwise demo``: a small translator, from making its data to judging it, in a minute or two."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,13 +32,11 @@ def demo(
     """
     folder = out.resolve()
     data = folder / "data"
-    changes = [
-        *(f"data.{split}={data / split}" for split in ("train", "valid", "test")),
-        f"data.cache={folder / 'cache'}",
-    ]
-    if updates is not None:
-        changes.append(f"training.max_updates={updates}")
-    recipe = read_recipe(RECIPE, changes)
+    recipe = read_recipe(RECIPE, () if updates is None else [f"training.max_updates={updates}"])
+    files: dict[str, Any] = {
+        split: (f"{data / split}.digits", f"{data / split}.words") for split in ("train", "valid", "test")
+    }
+    recipe = replace(recipe, data=replace(recipe.data, **files, cache=str(folder / "cache")))
     console = Console(highlight=False, soft_wrap=True, markup=False)
 
     import transformers

@@ -60,23 +60,19 @@ def _show_run(console: Console, folder: Path) -> None:
 
 def _config(name: str) -> "DepthwiseConfig":
     """The configuration of a run folder or of a preset."""
-    from transformers import AutoConfig
-
     from depthwise.models.configuration import DepthwiseConfig
+    from depthwise.tasks.build import run_config
 
     folder = Path(name)
     if not folder.exists():
         return DepthwiseConfig.from_preset(name)
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a run folder, or the name of a preset")
-    config = AutoConfig.from_pretrained(folder)
-    if not isinstance(config, DepthwiseConfig):
-        raise InputError(f'{folder} holds a model of type "{config.model_type}", not a Depthwise model')
-    return config
+    return run_config(folder)
 
 
 def _parts(config: "DepthwiseConfig", length: int) -> Table:
-    """One row per mixer, one for each other kind of part, and the sums."""
+    """One row per mixer, one for each other kind of part, and the sums. What one block costs, each layer costs."""
     from depthwise.models.cost import Cost, ModelCost
 
     cost, skeleton = ModelCost(config.options), _skeleton(config)
@@ -86,10 +82,13 @@ def _parts(config: "DepthwiseConfig", length: int) -> Table:
         if stack is None:
             continue
         blocks = getattr(backbone, side).stack.layers
-        for layer, block in enumerate(blocks):
+        running = [stack.stack.block_of(layer) for layer in range(stack.stack.num_layers)]
+        for number, block in enumerate(blocks):
+            layer, times = running.index(number), running.count(number)
             kernel = stack.stack.kernel_size(layer)
             mixer = stack.stack.mixer if kernel is None else f"{stack.stack.mixer} {kernel}"
-            _add(table, f"{side} block {layer}: {mixer}", block.mixer, stack.mixer(layer, length))
+            shared = f", {times} times" if times > 1 else ""
+            _add(table, f"{side} block {number}: {mixer}{shared}", block.mixer, stack.mixer(layer, length))
         if stack.has_source:
             _add(table, f"{side} attention over the source, each", blocks[0].cross, stack.cross(length))
         _add(table, f"{side} feed-forward, each", blocks[0].feed_forward, stack.feed_forward())
@@ -117,6 +116,8 @@ def _skeleton(config: "DepthwiseConfig") -> Any:
         name = "DepthwiseForSeq2SeqLM"
     else:
         name = "DepthwiseForMaskedLM" if config.decoder is None else "DepthwiseForCausalLM"
+    if name not in by_name:
+        raise InputError(f'config.json names the model "{name}"; Depthwise has {", ".join(by_name)}')
     with torch.device("meta"):
         return by_name[name](config)
 

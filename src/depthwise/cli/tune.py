@@ -103,11 +103,12 @@ def _candidates(run: "Run", examples: "list[Example]", workshop: Path) -> Iterat
     from depthwise.evaluation import load_model
     from depthwise.evaluation.tuning import score_model
     from depthwise.training.averaging import INDEX, last_checkpoints, write_average
+    from depthwise.training.checkpoints import checkpoints
 
     yield Candidate(None, run.folder, score_model(run.task, run.model, examples))
     if (run.folder / INDEX).exists():  # weights in several files, which one mean would not replace
         return
-    available = len([path for path in run.folder.glob("checkpoint-*") if path.is_dir()])
+    available = len(checkpoints(run.folder))
     for count in NUMBERS_OF_CHECKPOINTS:
         if count > available:
             return

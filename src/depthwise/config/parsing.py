@@ -116,11 +116,12 @@ def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: dict
         if isinstance(value, Mapping) and get_origin(kind) is dict:
             return dict(value)
         if get_origin(kind) is tuple:
+            of_items = get_args(kind)[0]
             if isinstance(value, list):
-                return tuple(value)
-            if fits(value, get_args(kind)[0]):
-                return (value,)
-    return value
+                return tuple(whole(item, of_items) for item in value)
+            if fits(whole(value, of_items), of_items):
+                return (whole(value, of_items),)
+    return whole(value, hint)
 
 
 # Values: each option by itself
@@ -160,6 +161,12 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
+def whole(value: Any, hint: Any) -> Any:
+    """A number without a fraction, such as 1e4, as a whole number where only such a one fits; all else as it is."""
+    is_meant = isinstance(value, float) and value.is_integer() and not fits(value, hint) and fits(int(value), hint)
+    return int(value) if is_meant else value
+
+
 def _length(hint: Any) -> int | None:
     """How many items a tuple has; none if any number will do."""
     items = get_args(hint)
@@ -182,7 +189,7 @@ def _word(kind: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value as YAML or JSON writes it, cut where it is long."""
-    text = json.dumps(value, default=repr, skipkeys=True)
+    text = json.dumps(value, default=repr, skipkeys=True, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -23,8 +23,8 @@ def preset(name: str) -> ModelConfig:
     if name in PRESETS:
         return PRESETS[name]
     close = nearest(name, PRESETS)
-    question = f"did you mean {close}? " if close else ""
-    raise ConfigError("preset", [Problem(name, f"unknown preset; {question}preset_names() lists all of them")])
+    remedy = f"did you mean {close}?" if close else f"choose one of {', '.join(PRESETS)}"
+    raise ConfigError("preset", [Problem(name, f"unknown preset; {remedy}")])
 
 
 def preset_names() -> tuple[str, ...]:

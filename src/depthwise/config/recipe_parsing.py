@@ -18,6 +18,7 @@ from depthwise.config.parsing import (
     option_problems,
     probability,
     shown,
+    type_message,
 )
 from depthwise.config.presets import preset, preset_names
 from depthwise.config.recipe import (
@@ -42,6 +43,9 @@ from depthwise.config.recipe import (
 from depthwise.config.recipe_checks import language_pairs, sides_of, without_effect
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
+
+OF_KINDS = ("optimizer", "schedule", "policy")
+"""Mappings whose ``kind`` decides which options they have."""
 
 
 def parse_recipe(options: Mapping[str, Any], source: str = "recipe") -> Recipe:
@@ -76,15 +80,19 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = dict(base)
     for name, value in changes.items():
         old = result.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
-            value = merged(old, value)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merged(_carried_over(name, old, value), value)
         result[name] = value
     return result
 
 
-def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Options of another kind of optimiser or schedule do not carry over."""
-    return "kind" not in new or old.get("kind") == new["kind"]
+def _carried_over(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stays beside new options: nothing of another kind of optimiser or schedule, no other origin of a model."""
+    if name in OF_KINDS and "kind" in old and "kind" in new and old["kind"] != new["kind"]:
+        return {}
+    if name == "model" and any(new.get(origin) is not None for origin in ORIGINS):
+        return {option: value for option, value in old.items() if option not in ORIGINS}
+    return old
 
 
 def recipe_dict(recipe: Recipe) -> dict[str, Any]:
@@ -113,7 +121,7 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
     if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
         for split in ("train", "valid", "test"):
-            if len(files := getattr(data, split) or ()) > 2:
+            if f"data.{split}" not in broken and len(files := getattr(data, split) or ()) > 2:
                 message = f"{len(files)} files are given; a split is one file or one for each side"
                 yield Problem(f"data.{split}", message)
     has_sides = recipe.task in ("translation", "summarization") and isinstance(data, DataConfig)
@@ -136,7 +144,7 @@ def _endless(recipe: Recipe) -> Iterator[Problem]:
 def _model_problems(recipe: Recipe) -> Iterator[Problem]:
     """Problems of the model before its vocabulary and, beside a size or another run, most of its options are known."""
     size = recipe.model.get("size")
-    if size is not None and (message := choice(SIZES, size) if isinstance(size, str) else "expected text"):
+    if size is not None and (message := type_message(size, str) or choice(SIZES, size)):
         yield Problem("model.size", message)
     given = [name for name in ORIGINS if name in recipe.model]
     if len(given) > 1:
@@ -144,9 +152,11 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
         return
     if PRETRAINED in given and not isinstance(recipe.model[PRETRAINED], str):
         yield Problem(f"model.{PRETRAINED}", f"expected the folder of a run, got {shown(recipe.model[PRETRAINED])}")
-    if "preset" in given and recipe.model["preset"] not in preset_names():
-        yield Problem("model.preset", f"{shown(recipe.model['preset'])} is no preset; depthwise recipes lists them")
-        return
+    if "preset" in given:
+        name = recipe.model["preset"]
+        if message := type_message(name, str) or choice(preset_names(), name):
+            yield Problem("model.preset", message)
+            return
     options = model_options(recipe.model)
     undecided = {"vocab_size", "source_vocab_size"}
     if size is not None or PRETRAINED in given:

@@ -27,6 +27,10 @@ class _Loader(yaml.SafeLoader):
     """
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around any text that ``_Loader`` or another reader of YAML would take for something else."""
+
+
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = (
     ("bool", r"true|True|TRUE|false|False|FALSE"),
@@ -42,7 +46,8 @@ _Loader.yaml_implicit_resolvers = {
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _name, _pattern in _SCALARS:
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), list("-+.0123456789tTfF"))
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), list("-+.0123456789tTfF"))
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -77,7 +82,7 @@ def read_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
 
 def recipe_text(name: str) -> str:
     """A recipe by path or built-in name as it was written, comments included."""
-    return _find(name).read_text(encoding="utf-8")
+    return _text(_find(name))
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -102,28 +107,31 @@ def changed_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 
 def _with_changes(options: dict[str, Any], changes: Sequence[str], source: str) -> dict[str, Any]:
+    """The options with all changes at once, so that what belongs to a new ``kind`` may be given before it."""
+    together: dict[str, Any] = {}
     problems: list[Problem] = []
     for change in changes:
         try:
-            options = merged(options, _change(change))
+            together = merged(together, _change(change))
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
         raise ConfigError(source, problems)
-    return options
+    return merged(options, together)
 
 
 def recipe_yaml(recipe: Recipe) -> str:
     """A recipe as YAML, every option written out."""
-    text: str = yaml.safe_dump(recipe_dict(recipe), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None}
+    text: str = yaml.dump(recipe_dict(recipe), Dumper=_Dumper, **form)
     return text
 
 
 def _options(name: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     """The options of a recipe over those of its base."""
-    if name in chain:
-        raise ConfigError(name, [Problem(BASE, f"{' -> '.join((*chain, name))} has no end; remove one base")])
     path = _find(name)
+    if any(path.samefile(_find(earlier)) for earlier in chain):
+        raise ConfigError(name, [Problem(BASE, f"{' -> '.join((*chain, name))} has no end; remove one base")])
     options = _read(path)
     if BASE not in options:
         return options
@@ -151,11 +159,19 @@ def _find(name: str) -> Path:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
     try:
-        options = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(str(path), [Problem("recipe", f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), [Problem("recipe", f"is no text in UTF-8: {error.reason}; mend it")]) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        options = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(str(path), [Problem("recipe", f"is no YAML: {reason}")]) from None

@@ -99,8 +99,10 @@ def run_config(folder: Path) -> DepthwiseConfig:
         raise CheckpointError(f"{folder} {state}; {remedy}")
     try:
         config = AutoConfig.from_pretrained(folder)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
         raise CheckpointError(f"the configuration in {folder} cannot be read: {reason}; give a whole run") from error
     if not isinstance(config, DepthwiseConfig):
         raise CheckpointError(

@@ -7,7 +7,6 @@ memory beside the result.
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +18,20 @@ from safetensors.torch import save_file
 
 from depthwise.errors import CheckpointError
 from depthwise.shapes import Tensor
+from depthwise.training.checkpoints import checkpoints as checkpoints_of
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_NUMBERED = re.compile(r"checkpoint-(\d+)")
 
 
 def last_checkpoints(run: str | Path, count: int) -> list[Path]:
     """The last ``count`` folders ``checkpoint-<step>`` of a run, in the order of their steps; fewer is an error."""
-    numbered = [(int(match[1]), path) for path in Path(run).glob("*") if (match := _NUMBERED.fullmatch(path.name))]
+    found = checkpoints_of(Path(run))
     if count < 1:
         raise CheckpointError(f"the mean of {count} checkpoints is not defined; give 1 or more")
-    if len(numbered) < count:
-        raise CheckpointError(f"{run} holds {len(numbered)} checkpoints, not the {count} to be averaged")
-    return [path for _, path in sorted(numbered)[-count:]]
+    if len(found) < count:
+        raise CheckpointError(f"{run} holds {len(found)} checkpoints, not the {count} to be averaged; give fewer")
+    return found[-count:]
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
@@ -62,7 +61,7 @@ def write_average(checkpoints: Sequence[str | Path], destination: str | Path) ->
         save_file(weights, partial, metadata={"format": "pt"})
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write {path}: {error}") from error
+        raise CheckpointError(f"{path} cannot be written: {error}; make room, or name another folder") from error
     finally:
         if folder.is_dir():
             partial.unlink(missing_ok=True)
@@ -105,7 +104,7 @@ def _open(path: Path) -> _Checkpoint:
         return _open_files(path, [path / WEIGHTS], None)
     index = path / INDEX
     if not index.exists():
-        raise CheckpointError(f"{path} holds neither {WEIGHTS} nor {INDEX}")
+        raise CheckpointError(f"{path} holds neither {WEIGHTS} nor {INDEX}; name the folder of a checkpoint")
     try:
         shards = {str(name): str(file) for name, file in json.loads(index.read_text("utf-8"))["weight_map"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from depthwise.config import nearest
-from depthwise.config.parsing import choice, finite, type_message
+from depthwise.config.parsing import choice, finite, type_message, whole
 from depthwise.errors import ConfigError, Problem
 
 Builders = Mapping[str, Callable[..., Any]]
@@ -16,14 +16,17 @@ Builders = Mapping[str, Callable[..., Any]]
 def checked_builder(
     what: str, kind: object, builders: Builders, options: Mapping[str, Any], *beside: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The builder called ``kind`` with its options, lists as tuples, once it is clear that it takes them.
+    """The builder called ``kind`` with its options, once it is clear that it takes them.
+
+    Lists become tuples, and 1e4 a whole number where one is wanted.
 
     Options may also be for functions ``beside`` it.
     """
     if problems := list(builder_problems(kind, builders, options, *beside)):
         raise ConfigError(f"{what} {kind}" if kind in tuple(builders) else what, problems)
     builder = builders[str(kind)]
-    own = {name: value for name, value in options.items() if name in _keywords(builder)}
+    known = _keywords(builder)
+    own = {name: whole(value, known[name].annotation) for name, value in options.items() if name in known}
     return partial(builder, **{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
 
 
@@ -45,7 +48,7 @@ def builder_problems(
             close = nearest(str(name), known)
             remedy = f"did you mean {close}?" if close else f"{kind} takes {', '.join(known)}"
             yield Problem(str(name), f"unknown option; {remedy}")
-        elif message := type_message(value, known[name].annotation) or _number_message(value):
+        elif message := _value_message(value, known[name].annotation):
             yield Problem(name, message)
     for name, parameter in own.items():
         if parameter.default is parameter.empty and name not in options and name not in later:
@@ -57,5 +60,5 @@ def _keywords(taker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def _number_message(value: Any) -> str | None:
-    return finite(value) if isinstance(value, float) else None
+def _value_message(value: Any, hint: Any) -> str | None:
+    return type_message(whole(value, hint), hint) or (finite(value) if isinstance(value, float) else None)

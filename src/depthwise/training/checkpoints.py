@@ -11,18 +11,17 @@ import logging
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from depthwise.data.store import file_checksum
 from depthwise.errors import CheckpointError
 from depthwise.evaluation.results import replace_file
 
 FILES = "files.json"
 PROGRESS = "progress.json"
-BLOCK = 1 << 20
 _NUMBERED = re.compile(r"checkpoint-(\d+)")
 _PARTIAL = ".partial"
 ONLY_TO_GO_ON = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json", "*.bin")
@@ -72,7 +71,7 @@ def damage(checkpoint: Path) -> str | None:
         for name, written in listed.items():
             if not (checkpoint / name).is_file():
                 return f"{name} is missing"
-            if _checksum(checkpoint / name) != written:
+            if file_checksum(checkpoint / name) != written:
                 return f"{name} is not what was written"
     except (OSError, ValueError, AttributeError):
         return f"{FILES} cannot be read"
@@ -104,7 +103,7 @@ def written(checkpoint: Path, *, leads: bool) -> Iterator[Path]:
 def _seal(folder: Path) -> None:
     """List the files with their checksums, and have all of them on the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    content = {path.relative_to(folder).as_posix(): _checksum(path) for path in paths}
+    content = {path.relative_to(folder).as_posix(): file_checksum(path) for path in paths}
     (folder / FILES).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     for path in (*paths, folder / FILES, folder):
         descriptor = os.open(path, os.O_RDONLY)
@@ -112,15 +111,6 @@ def _seal(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _checksum(path: Path) -> list[int]:
-    size, checksum = 0, 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            size += len(block)
-            checksum = zlib.crc32(block, checksum)
-    return [size, checksum]
 
 
 def clear_away(run: Path, *, needed: Sequence[int], num_to_go_on: int = 2) -> None:

@@ -30,6 +30,10 @@ def check_training(recipe: Recipe) -> None:
         for part, problems_of_part in found.items()
         for problem in problems_of_part
     ]
+    if isinstance(warmup := schedule.get("warmup"), float) and warmup == 1:
+        problems.append(
+            Problem("training.schedule.warmup", "1.0 is no share of all updates below 1; give 1 for one update")
+        )
     if recipe.training.graphs and recipe.training.compile:
         problems.append(Problem("training.graphs", "is given beside training.compile; give one of them"))
     if recipe.training.graphs and model_options(recipe.model).get("adaptive") is not None:

@@ -41,7 +41,7 @@ def finished(folder: Path, num_updates: int, chosen: Sequence[int]) -> Trained |
     """How the training of a run ended, if it ended at this update with the model made up of these checkpoints."""
     try:
         summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # a summary that is damaged is written anew
         return None
     if summary["num_updates"] != num_updates or summary["chosen"] != sorted(chosen):
         return None

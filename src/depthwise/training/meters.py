@@ -32,10 +32,8 @@ class Meter:
     def reset(self) -> None:
         self._sums, self.num_items = {}, 0
 
-    def state_dict(self) -> dict[str, float]:
-        return {"num_items": self.num_items, **self.sums()}
-
     def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Sums of a checkpoint by their names, and ``num_items`` beside them."""
         self.num_items = int(state["num_items"])
         self._sums = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device)

@@ -169,6 +169,16 @@ def build_schedule(kind: str, optimizer: Optimizer, **options: Any) -> LambdaLR:
     return schedule
 
 
+def set_rates(schedule: LambdaLR) -> None:
+    """Give the next update the rate of this schedule, whatever rate a checkpoint of another schedule had."""
+    rates = [
+        peak * factor(schedule.last_epoch) for peak, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    ]
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    schedule._last_lr = rates
+
+
 def _checked_peak(kind: str, optimizer: Optimizer, problems: list[Problem], **rates: float) -> float:
     """The peak learning rate, once nothing is wrong: absolute ``rates`` lie between 0 and it."""
     group = optimizer.param_groups[0]

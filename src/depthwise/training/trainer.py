@@ -46,7 +46,7 @@ from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
 from depthwise.training.processes import Team
-from depthwise.training.schedules import build_schedule
+from depthwise.training.schedules import build_schedule, set_rates
 from depthwise.training.stream import BatchStream, EpochRows
 
 
@@ -77,7 +77,6 @@ class DepthwiseTrainer(Trainer):
         valid: Examples | None,
         progress: Progress,
         team: Team,
-        callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         self.task, self.stream = task, stream
         self.train_store, self.valid_store = train, valid
@@ -86,7 +85,7 @@ class DepthwiseTrainer(Trainer):
         self.stopped_by: int | None = None
         self.run = Path(arguments.output_dir or ".")
         self.metrics_file = MetricsFile(self.run / "metrics.jsonl")
-        super().__init__(model=model, args=arguments, callbacks=[Steering(self), *(callbacks or [])])
+        super().__init__(model=model, args=arguments, callbacks=[Steering(self)])
         for usual in (PrinterCallback, ProgressCallback):
             self.remove_callback(usual)
         self.meter = Meter(arguments.device)
@@ -228,6 +227,13 @@ class DepthwiseTrainer(Trainer):
             self.lr_scheduler = build_schedule(kind, optimizer, **options)
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Also where training has another length than before, on which the schedule depends."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            assert isinstance(self.lr_scheduler, LambdaLR)
+            set_rates(self.lr_scheduler)
 
     # Between updates
 
