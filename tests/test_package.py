@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -138,13 +137,14 @@ def test_importing_loads_neither_torch_nor_transformers(installed: Environment, 
 
 
 def test_help_answers_in_under_a_second(installed: Environment) -> None:
-    """The best of five, because a busy machine can only make it slower."""
+    """Of the processor's time, and the best of five: how busy the machine is does not count."""
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = os.times()
         assert installed.run("depthwise", "--help").returncode == 0
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < MAX_HELP_SECONDS
+        after = os.times()
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert 0 < min(seconds) < MAX_HELP_SECONDS
 
 
 def test_continuous_integration_runs_make_test_and_nothing_else() -> None:

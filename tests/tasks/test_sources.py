@@ -59,6 +59,15 @@ def test_two_files_with_a_comma(folder: Path) -> None:
         pairs(DataConfig(), (f"{folder}/t.tsv,{folder}/t.tsv,{folder}/t.tsv",))
 
 
+def test_a_comma_in_the_name_of_a_folder(folder: Path) -> None:
+    place = folder / "a,b"
+    place.mkdir()
+    for ending in ("de", "en"):
+        (place / f"t,u.{ending}").write_text(f"{ending}\n")
+    corpus = pairs(DataConfig(source="de", target="en"), (f"{place}/t,u",))
+    assert [example.texts for example in corpus.examples(LineReport())] == [("de", "en")]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

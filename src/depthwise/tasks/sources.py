@@ -107,9 +107,15 @@ def _check_plain(data: DataConfig, what: str) -> None:
 
 def _listed(files: tuple[str, ...]) -> tuple[str, ...]:
     """Files one by one; on the command line they may stand in one text with commas between them."""
-    if len(files) == 1 and "," in files[0] and not Path(files[0]).exists():
+    if len(files) == 1 and "," in files[0] and not _begins_a_name(Path(files[0])):
         return tuple(part.strip() for part in files[0].split(","))
     return files
+
+
+def _begins_a_name(path: Path) -> bool:
+    """Whether there is a file that is called so, or so with an ending."""
+    folder = path.parent
+    return folder.is_dir() and any(entry.name.startswith(path.name) for entry in folder.iterdir())
 
 
 def _form(path: Path) -> str:

@@ -311,7 +311,7 @@ class DepthwiseTrainer(Trainer):
     def _validated(self) -> dict[str, float]:
         assert self.valid_store is not None
         rank, world_size = self.args.process_index, self.args.world_size
-        options = {"batch_tokens": self.task.recipe.evaluation.batch_tokens, "rank": rank, "world_size": world_size}
+        options = {"batch_tokens": self.task.tokens_at_once, "rank": rank, "world_size": world_size}
         with self.accelerator.autocast():
             mine = [validate(self.task, self.trained_model, self.valid_store, **options)]
         metrics = validation_metrics(self.task, gather_object(mine) if world_size > 1 else mine)
