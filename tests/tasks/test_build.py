@@ -73,7 +73,8 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [('{"mod', "not a valid JSON file"), ("{}", "Unrecognized model"), ('{"model_type": "x"}', "`x`")]
+    ("content", "reason"),
+    [('{"mod', "not a valid JSON file"), ("{}", "Unrecognized model"), ('{"model_type": "x"}', "`x`")],
 )
 def test_a_damaged_configuration(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "config.json").write_text(content)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from depthwise.training.run import train
-from depthwise.training.trainer import Steering
+from depthwise.training.steering import Steering
 
 from .conftest import recipe_of
 

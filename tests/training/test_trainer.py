@@ -16,7 +16,7 @@ from depthwise.errors import BackendUnavailable, CheckpointError, ConfigError, D
 from depthwise.training.averaging import average_weights
 from depthwise.training.checkpoints import checkpoints, update_of
 from depthwise.training.run import num_updates, train
-from depthwise.training.trainer import schedule_options
+from depthwise.training.schedules import schedule_options
 
 from .conftest import PATIENCE, recipe_of
 

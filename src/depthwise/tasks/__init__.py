@@ -1,6 +1,6 @@
 """What is learned from which data: how text becomes batches, batches become a loss, and outputs become predictions."""
 
-from depthwise.tasks.base import Examples, Losses, Prediction, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.build import TASKS, load_task, open_task
 from depthwise.tasks.language_modeling import LanguageModeling
 from depthwise.tasks.likelihood import LikelihoodTask
@@ -12,6 +12,7 @@ from depthwise.tasks.summarization import Summarization
 from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
+from depthwise.tasks.values import Examples, Losses, Prediction
 
 __all__ = [
     "TASKS",

@@ -9,14 +9,13 @@ import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import PRETRAINED, ModelConfig, Recipe, as_dict, model_options, with_vocabulary
@@ -24,7 +23,6 @@ from depthwise.data import (
     BatchOptions,
     Corpus,
     Example,
-    LineReport,
     LineRules,
     Row,
     StoreOptions,
@@ -34,62 +32,22 @@ from depthwise.data import (
     build_store,
 )
 from depthwise.data.collate import IGNORED, lengthened
-from depthwise.errors import CheckpointError, ConfigError, DataError, Problem
+from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
-from depthwise.shapes import Float, Tensor
+from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import least, shortened
+from depthwise.tasks.pretrained import pretrained_model
 from depthwise.tasks.sources import SPLITS
+from depthwise.tasks.values import Examples, Losses, Prediction
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
 GRAPH_LENGTHS = 8
 """Lengths are multiples of this where the GPU repeats recorded passes, so that there are few shapes to record."""
-POOLER = "model.pooler."
-"""What a classifier has of its encoder that other heads do not keep."""
 SCORES_AT_ONCE = 1 << 27
 """Bounds memory: scores of the vocabulary that exist at the same time, at most."""
-
-
-class Examples(Protocol):
-    """The examples of a split, ready to be collated: a ``TokenStore``, or what a task makes of one.
-
-    ``examples[~i]`` is example i to be ignored, which fills a step that has none left for some process.
-    """
-
-    @property
-    def report(self) -> LineReport:
-        """What was left out on the way."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-
-class Losses(NamedTuple):
-    """``loss`` is what training minimises: a sum over items, divided by how many there are in the whole update.
-
-    ``totals`` are sums over the items of this batch alone, without gradients, that metrics of validation are made of.
-    """
-
-    loss: Float[Tensor, ""]
-    totals: dict[str, Float[Tensor, ""]]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model says about one input: as text, and how deep its tokens ran.
-
-    The tokens are those of the text where it was generated, else those of the input. ``log_prob`` is there where it
-    costs nothing. ``num_steps`` says after how many steps the search of the whole batch had ended; where that is less
-    than the limit of the input's own length, the limit had no part in the text.
-    """
-
-    text: str
-    log_prob: float | None = None
-    depths: tuple[int, ...] = ()
-    num_steps: int | None = None
 
 
 class Task(ABC):
@@ -214,31 +172,11 @@ class Task(ABC):
         return {}
 
     def new_model(self) -> DepthwisePreTrainedModel:
-        """A model to be trained: with fresh weights, or with those of another run as far as they go.
-
-        The encoder must be there whole; a head that fits is taken over, and so is a pooler.
-        """
+        """A model to be trained: with fresh weights, or with those of another run as far as they go."""
         config = self.model_config()
         if PRETRAINED not in self.recipe.model:
             return self.model_class(config)
-        folder = self.recipe.model[PRETRAINED]
-        try:
-            found: Any = self.model_class.from_pretrained(
-                folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
-        loaded, info = found
-        other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-        lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
-        unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
-        if unlike:
-            raise CheckpointError(
-                f"{folder} holds another model: {unlike[0]} is missing or has another shape there; keep its options"
-            )
-        assert isinstance(loaded, DepthwisePreTrainedModel)
-        return loaded
+        return pretrained_model(self.model_class, config, self.recipe.model[PRETRAINED])
 
     def resolved(self) -> Recipe:
         """The recipe with everything written out that the data decided."""
@@ -260,15 +198,15 @@ class Task(ABC):
 
     def padded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """A batch with the lengths that training asks for, as far as the model can take them."""
-        if self.length_multiple == 1:
-            return batch
-        return lengthened(batch, self.fillers, self.length_multiple, self.max_tokens)
+        multiple = self.length_multiple
+        return batch if multiple == 1 else lengthened(batch, self.fillers, multiple, self.max_tokens)
 
     @property
     def fillers(self) -> dict[str, int]:
         """What stands for no token in each tensor of a batch that has one entry per token."""
-        pads = {"input_ids": self.tokenizers.source.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
-        return {**pads, "decoder_input_ids": self.tokenizers.target.pad_token_id, "labels": IGNORED}
+        source, target = self.tokenizers.source.pad_token_id, self.tokenizers.target.pad_token_id
+        masks = {"attention_mask": 0, "token_type_ids": 0}
+        return {"input_ids": source, **masks, "decoder_input_ids": target, "labels": IGNORED}
 
     @abstractmethod
     def num_items(self, batch: Mapping[str, Tensor]) -> int:

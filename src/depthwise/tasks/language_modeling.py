@@ -33,10 +33,10 @@ from depthwise.metrics import Score, perplexity
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.generation import generated_depths
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Examples, Losses, Prediction
 from depthwise.tasks.encoding import encoded, least
 from depthwise.tasks.likelihood import LikelihoodTask, depth_totals
 from depthwise.tasks.search import repeats_blocked, search_options, until_end
+from depthwise.tasks.values import Examples, Losses, Prediction
 
 METRICS = ("perplexity", "word_perplexity", "bits_per_character", "unigram_perplexity")
 

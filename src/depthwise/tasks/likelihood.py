@@ -13,9 +13,10 @@ from depthwise.errors import InputError
 from depthwise.metrics import Comparison, Score
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Examples, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded
 from depthwise.tasks.sources import running_text
+from depthwise.tasks.values import Examples
 
 DEFAULT_ROW = 512
 """How many tokens a model sees at a time, unless the recipe says otherwise."""

@@ -31,9 +31,9 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Score, perplexity
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
 from depthwise.shapes import Int, Tensor
-from depthwise.tasks.base import Losses, Prediction
 from depthwise.tasks.encoding import encoded, shortened
 from depthwise.tasks.likelihood import LikelihoodTask, depth_totals
+from depthwise.tasks.values import Losses, Prediction
 
 EVALUATION_SEED = 0
 """Masks of validation and evaluation are the same for all runs of the same data and tokenizer."""

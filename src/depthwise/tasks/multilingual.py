@@ -35,10 +35,10 @@ from depthwise.losses import IGNORED
 from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, compare_means_of_groups
 from depthwise.metrics.bleu_counts import bleu_of_counts
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Examples, Losses
 from depthwise.tasks.encoding import encoded
 from depthwise.tasks.pair_sources import language_pairs, pair_corpora
 from depthwise.tasks.translation import EXACT_MATCH, Translation, matches, score_texts
+from depthwise.tasks.values import Examples, Losses
 
 MEAN = "nll/mean"
 

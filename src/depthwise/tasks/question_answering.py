@@ -37,9 +37,10 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Comparison, Score, compare_means, squad_scores, squad_values
 from depthwise.models.question_answering import DepthwiseForQuestionAnswering
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, portions, shortened
 from depthwise.tasks.sources import questions
+from depthwise.tasks.values import Losses, Prediction
 
 MAX_TOKENS = 384
 """Of a window, unless the recipe or the model says otherwise (Devlin et al. 2019)."""

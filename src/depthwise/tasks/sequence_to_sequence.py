@@ -14,9 +14,10 @@ from depthwise.metrics import perplexity
 from depthwise.models.generation import generated_depths
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
-from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, least
 from depthwise.tasks.search import EndAtLimit, repeats_blocked, search_options, until_end
+from depthwise.tasks.values import Losses, Prediction
 
 
 class SequenceToSequence(Task):

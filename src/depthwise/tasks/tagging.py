@@ -37,9 +37,10 @@ from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Comparison, Score, accuracy, entity_counts, entity_report, f1_of_counts, paired_bootstrap
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import inputs_in, least, padded_sizes, portions
 from depthwise.tasks.sources import tagged
+from depthwise.tasks.values import Losses, Prediction
 
 ACCURACY = "accuracy"
 OF_ENTITIES = ("f1", "precision", "recall", "f1_macro")

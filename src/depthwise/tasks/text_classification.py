@@ -37,9 +37,10 @@ from depthwise.metrics import (
 )
 from depthwise.models.sequence_classification import DepthwiseForSequenceClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Losses, Prediction, Task
+from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, inputs_in
 from depthwise.tasks.sources import labelled, num_texts
+from depthwise.tasks.values import Losses, Prediction
 
 OF_CLASSES = ("accuracy", "f1", "f1_macro", "matthews")
 OF_NUMBERS = ("pearson", "spearman", "squared_error")

@@ -207,3 +207,19 @@ def _total_problems(total: int, warmup: int) -> list[Problem]:
     if total > warmup:
         return []
     return [Problem("total", f"{total} updates leave none after {warmup} of warm-up; give more")]
+
+
+def schedule_options(given: dict[str, Any], num_updates: int) -> dict[str, Any]:
+    """Options of a schedule with what follows from the length of training.
+
+    A warm-up below 1 is a share of all updates.
+    """
+    options = dict(given)
+    warmup = options.get("warmup", 0)
+    if isinstance(warmup, float) and 0 < warmup < 1:
+        warmup = options["warmup"] = round(warmup * num_updates)
+    if options["kind"] in ("linear", "polynomial"):
+        options.setdefault("total", max(num_updates, warmup + 1))
+    if options["kind"] == "cosine":
+        options.setdefault("period", max(1, num_updates - warmup))
+    return options

@@ -26,9 +26,6 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 
@@ -46,7 +43,8 @@ from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
 from depthwise.training.processes import Team
-from depthwise.training.schedules import build_schedule, set_rates
+from depthwise.training.schedules import build_schedule, schedule_options, set_rates
+from depthwise.training.steering import Steering
 from depthwise.training.stream import BatchStream, EpochRows
 
 
@@ -373,53 +371,7 @@ def chosen_updates(task: Task, history: Sequence[Mapping[str, Any]]) -> list[int
     return [entry["update"] for entry in history[-training.average :]]
 
 
-class Steering(TrainerCallback):
-    """What happens after an update: a line of the log, a validation with a checkpoint, a stop."""
-
-    def __init__(self, trainer: DepthwiseTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        trainer, training = self.trainer, self.trainer.task.recipe.training
-        before = trainer.stream.place(trainer.num_steps - args.gradient_accumulation_steps)
-        place = trainer.stream.place(trainer.num_steps)
-        state.epoch = place.passes
-        is_last = state.global_step >= state.max_steps
-        if trainer.logs_at(state.global_step):
-            trainer.write_line()
-        if training.validate_every is None:
-            is_due = place.epoch > before.epoch
-        else:
-            is_due = state.global_step % training.validate_every == 0
-        control.should_evaluate = is_due or is_last
-        asked = not is_last and trainer.team.any_of_us(bool(trainer.interrupt))
-        saves = training.save_every is not None and state.global_step % training.save_every == 0
-        control.should_save = control.should_evaluate or saves or asked
-        if asked:
-            trainer.stopped_by = trainer.interrupt.number or signal.SIGTERM
-            control.should_training_stop = True
-        return control
-
-
 def _leave_signals_to_the_trainer(worker: int) -> None:
     """A signal that reaches all processes, as Ctrl-C does, must not end a worker before the update that needs it."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def schedule_options(given: dict[str, Any], num_updates: int) -> dict[str, Any]:
-    """Options of a schedule with what follows from the length of training.
-
-    A warm-up below 1 is a share of all updates.
-    """
-    options = dict(given)
-    warmup = options.get("warmup", 0)
-    if isinstance(warmup, float) and 0 < warmup < 1:
-        warmup = options["warmup"] = round(warmup * num_updates)
-    if options["kind"] in ("linear", "polynomial"):
-        options.setdefault("total", max(num_updates, warmup + 1))
-    if options["kind"] == "cosine":
-        options.setdefault("period", max(1, num_updates - warmup))
-    return options

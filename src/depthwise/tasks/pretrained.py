@@ -1,0 +1,38 @@
+"""Models that begin with the weights of another run."""
+
+from typing import Any
+
+import torch
+
+from depthwise.errors import CheckpointError
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+
+POOLER = "model.pooler."
+"""What a classifier has of its encoder that other heads do not keep."""
+
+
+def pretrained_model(
+    model_class: type[DepthwisePreTrainedModel], config: DepthwiseConfig, folder: str
+) -> DepthwisePreTrainedModel:
+    """A model with the weights of another one, which may have another head.
+
+    The backbone must be there whole; a head that fits is taken over, and so is a pooler.
+    """
+    try:
+        found: Any = model_class.from_pretrained(
+            folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
+    loaded, info = found
+    other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+    lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
+    unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
+    if unlike:
+        raise CheckpointError(
+            f"{folder} holds another model: {unlike[0]} is missing or has another shape there; keep its options"
+        )
+    assert isinstance(loaded, DepthwisePreTrainedModel)
+    return loaded
