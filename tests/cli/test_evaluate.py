@@ -62,6 +62,8 @@ def test_given_predictions_need_no_weights(make_run: MakeRun, depthwise: Depthwi
     content = json.loads(output)
     assert (code, content["metrics"]["accuracy"], content["mean_depth"]) == (0, 100.0, None)
     assert not (folder / "results").exists()
+    assert depthwise("evaluate", folder, "--predictions", tmp_path / "gold.txt", "--name", "given")[0] == 0
+    assert json.loads((folder / "results" / "given.json").read_text())["metrics"]["accuracy"] == 100.0
     (tmp_path / "gold.txt").write_text("good\n")
     code, output, errors = depthwise("evaluate", folder, "--predictions", tmp_path / "gold.txt")
     assert (code, output) == (1, "")

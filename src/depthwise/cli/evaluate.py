@@ -32,7 +32,10 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="Which part of the data.")] = Split.test,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     predictions: Annotated[
-        Path | None, typer.Option(help="Score these predictions, one on each line, instead of the model's.")
+        Path | None,
+        typer.Option(
+            help="Score these predictions, one on each line, instead of the model's; kept under --name alone."
+        ),
     ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE")
@@ -99,7 +102,7 @@ def evaluate(
         found.append((folder, evaluation))
         if not as_json:
             _show(console, folder, evaluation)
-        if predictions is None:
+        if predictions is None or name is not None:
             write_evaluation(Path(folder), evaluation, name)
     seeds = over_runs(task, found) if len(found) > 1 else None
     comparison: Contest | None = None
