@@ -142,15 +142,15 @@ def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bo
     digits, scale = column.get("digits", 1), column.get("scale", 1)
     values = row.values(column["result"], column["metric"])
     if not values:
-        text = "diverged" if any(record["diverged"] for record in row.records) else "–"
+        text = "–" if row.finished else "diverged"
     elif len(values) == 1:
         text = f"{next(iter(values.values())) * scale:.{digits}f}"
     else:
         spread = f"{mean(values.values()) * scale:.{digits}f} ± {stdev(values.values()) * scale:.{digits}f}"
         best = row.preferred(column["metric"], column.get("lower_is_better", False))
-        text = spread if best is None else f"{values[best] * scale:.{digits}f} ({spread})"
-        num_diverged = len(row.records) - len(row.finished)
-        text += f", {num_diverged} diverged" if num_diverged else ""
+        text = f"{values[best] * scale:.{digits}f} ({spread})" if best in values else spread
+    num_diverged = len(row.records) - len(row.finished)
+    text += f", {num_diverged} diverged" if num_diverged and row.finished else ""
     return [text, "–" if published is None else str(published)] if has_published else [text]
 
 

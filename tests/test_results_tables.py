@@ -78,9 +78,18 @@ def test_a_table(records: list[Any]) -> None:
 
 def test_seeds_that_diverge_are_told(records: list[Any], tmp_path: Path) -> None:
     lost = make_run(tmp_path / "5", "depthwise train translation/x seed=5", 5, test=None)
+    scored, unmeasured = TABLE["columns"]
     row = results.rows([*records, results.collected(lost)])["translation/x"]
-    text, _ = results._cell(row, TABLE["columns"][0], None, True)  # type: ignore[index]
-    assert text == "41.0 (41.0 ± 1.0), 1 diverged"
+    assert results._cell(row, scored, None, True) == ["41.0 (41.0 ± 1.0), 1 diverged", "–"]
+    assert results._cell(row, unmeasured, None, False) == ["–, 1 diverged"]
+    row = results.rows([records[0], results.collected(lost)])["translation/x"]
+    assert results._cell(row, scored, None, False) == ["40.0, 1 diverged"]
+
+
+def test_the_preferred_seed_may_not_be_measured_yet(records: list[Any]) -> None:
+    del records[1]["results"]["test"]
+    column = {"title": "x", "result": "test", "metric": "bleu"}
+    assert results._cell(results.rows(records)["translation/x"], column, None, False) == ["41.0 ± 1.4"]
 
 
 def test_one_seed_and_lower_is_better(records: list[Any]) -> None:

@@ -77,7 +77,7 @@ def test_repeated_passes_are_plain_passes(
 
 
 @pytest.mark.gpu
-def test_every_repetition_draws_anew(tmp_path: Path) -> None:
+def test_every_repetition_draws_anew() -> None:
     """Dropout in a recorded pass is not the one that was drawn when it was recorded."""
     param = torch.nn.Parameter(torch.ones(1000, device="cuda"))
 
