@@ -19,8 +19,8 @@ class Meter:
         """Sums over some items of a batch, and how many those were."""
         self.num_items += num_items
         for name, value in sums.items():
-            old = self._sums.get(name)
-            self._sums[name] = value.detach().double() if old is None else old + value.detach().double()
+            addend = value.detach().to(torch.float64, copy=True)  # whoever gave it may overwrite it
+            self._sums[name] = self._sums[name] + addend if name in self._sums else addend
 
     def sums(self) -> dict[str, float]:
         """All sums on the host; this waits for the device, once."""
