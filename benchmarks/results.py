@@ -61,9 +61,10 @@ class Row:
         return found
 
     def preferred(self, metric: str, lower_is_better: bool) -> int | None:
-        """The seed with the best score on validation data, if all have one."""
-        values = self.values("valid", metric)
-        if len(values) < len(self.finished) or not values:
+        """The seed with the best score on validation data, if all have one; rates are no scores."""
+        valid = {record["seed"]: record["results"].get("valid", {}).get("metrics", {}) for record in self.finished}
+        values = {seed: metrics[metric] for seed, metrics in valid.items() if metrics.get(metric) is not None}
+        if len(values) < len(valid) or not values:
             return None
         choose = min if lower_is_better else max
         return choose(values, key=lambda seed: (values[seed], -seed))
@@ -221,6 +222,9 @@ def _write(check: bool) -> int:
     measured = rows(record for path in sorted(RECORDS.glob("*.json")) for record in _json(path))
     descriptions = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     tables = {name: table(description, measured) for name, description in descriptions.items()}
+    shown = {row["runs"] for description in descriptions.values() for row in description["rows"]}
+    for name in sorted(measured.keys() - shown):
+        print(f"{name} was measured, but no table of {TABLES.name} shows it", file=sys.stderr)
     is_old = False
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -98,6 +98,29 @@ def test_one_seed_and_lower_is_better(records: list[Any]) -> None:
     assert results._cell(results.rows(records[:1])["translation/x"], column, None, False) == ["40.0"]
 
 
+def test_a_seed_alone_among_diverged_ones_is_told(records: list[Any], tmp_path: Path) -> None:
+    lost = make_run(tmp_path / "5", "depthwise train translation/x seed=5", 5, test=None)
+    row = results.rows([records[0], results.collected(lost)])["translation/x"]
+    assert results._cell(row, TABLE["columns"][0], None, False) == ["40.0, 1 diverged"]  # type: ignore[index]
+
+
+def test_seeds_that_were_not_evaluated(records: list[Any]) -> None:
+    """Validation data prefers seed 2, which has no score on the test set; and it does not judge speed."""
+    del records[1]["results"]["test"]
+    row = results.rows(records)["translation/x"]
+    assert results._cell(row, TABLE["columns"][0], None, False) == ["41.0 ± 1.4"]  # type: ignore[index]
+    speed = {"title": "tokens/s", "result": "valid", "metric": "tokens_per_second"}
+    assert results._cell(row, speed, None, False) == ["1234.5 ± 0.0"]
+
+
+def test_what_no_table_shows_is_told(
+    records: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "some")
+    results.main(["write", "--check"])
+    assert "translation/x was measured, but no table" in capsys.readouterr().err
+
+
 def test_nothing_measured() -> None:
     assert results.table(TABLE, {}) == "Not measured yet.\n"
 

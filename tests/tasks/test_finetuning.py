@@ -200,6 +200,15 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         task.new_model()
 
 
+@pytest.mark.parametrize("content", [None, b"half of a file"])
+def test_weights_that_are_not_there_or_damaged(tmp_path: Path, content: bytes | None) -> None:
+    convert_hf(bert(tmp_path / "theirs"), tmp_path / "run")
+    task, weights = classification_of(tmp_path), tmp_path / "run" / "model.safetensors"
+    weights.unlink() if content is None else weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"run cannot be trained further: .*; give a folder with all files"):
+        task.new_model()
+
+
 @pytest.mark.parametrize("make", FAMILIES)
 def test_tagging_sees_a_text_as_before(make: Maker, tmp_path: Path) -> None:
     folder = make(tmp_path / "theirs")

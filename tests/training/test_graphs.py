@@ -1,6 +1,8 @@
 """Recorded passes: the padding that makes them possible, and that they give what plain ones do."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 
 from depthwise.tasks import open_task
 from depthwise.training import graphs
+from depthwise.training.meters import Meter
 from depthwise.training.run import train
 from depthwise.training.stream import BatchStream, EpochRows
 
@@ -48,6 +51,98 @@ def test_padding_changes_no_loss(translation: dict[str, Any], tmp_path: Path) ->
         ours, theirs = (task.losses(model, some, 7) for some in (longer, batch))
     torch.testing.assert_close(ours.loss, theirs.loss)
     torch.testing.assert_close(ours.totals["nll"], theirs.totals["nll"])
+
+
+class Graph:
+    """Stands for a CUDA graph: what is recorded takes effect only when it is repeated, with what its places hold."""
+
+    repeat: Callable[[], Any]
+
+    def replay(self) -> None:
+        self.repeat()
+
+
+class Square:
+    """A pass over two parameters, the second of which some batches leave out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.params = [torch.nn.Parameter(torch.tensor(value)) for value in (2.0, 5.0)]
+        self.num_runs, self.uses_both = 0, False
+        self._last: tuple[dict[str, torch.Tensor], torch.Tensor]
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", self._recording)
+        self.passes = graphs.RecordedPasses(self.run, self.params)
+
+    def run(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> graphs.Losses:
+        self.num_runs, self._last = self.num_runs + 1, (batch, num_items)
+        loss = self._loss(batch, num_items)
+        loss.backward()
+        return graphs.Losses(loss, {"sum": batch["x"].sum()})
+
+    def _loss(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> torch.Tensor:
+        loss = (self.params[0] * batch["x"]).sum() / num_items
+        return loss + self.params[1] if self.uses_both else loss
+
+    @contextmanager
+    def _recording(self, graph: Graph, **options: Any) -> Iterator[None]:
+        before = [None if param.grad is None else param.grad.clone() for param in self.params]
+        yield
+        for param, gradient in zip(self.params, before, strict=True):
+            if param.grad is not None and gradient is not None:
+                param.grad.copy_(gradient)
+        last = self._last
+        graph.repeat = lambda: self._loss(*last).backward()
+
+    def __call__(self, values: list[float], num_items: int = 1) -> torch.Tensor:
+        """The gradient after one more pass."""
+        self.passes({"x": torch.tensor(values)}, torch.tensor(num_items))
+        assert self.params[0].grad is not None
+        return self.params[0].grad
+
+    def update(self) -> None:
+        for param in self.params:
+            param.grad = None
+
+
+def test_the_third_batch_of_a_shape_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    found = []
+    for values, num_items in [([1.0], 1), ([2.0], 1), ([3.0, 1.0], 1), ([4.0], 1), ([5.0], 2), ([6.0], 3)]:
+        found.append(float(square(values, num_items)))
+        square.update()
+    assert found == [1, 2, 4, 4, 2.5, 2]
+    assert square.num_runs == 4  # the first two, another shape, and the one that was recorded
+
+
+def test_gradients_keep_their_place_and_add_up_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    place = square([1.0])
+    assert float(square([2.0])) == 3
+    assert float(square([4.0])) == 7  # recorded and repeated, once
+    square.update()
+    assert square([8.0]) is place
+    assert float(square([16.0])) == 24
+    square.update()
+    assert float(square([1.0, 1.0])) == 2
+    assert square.params[1].grad is None
+
+
+def test_parameters_that_join_later_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    for _ in range(2):
+        square([1.0])
+    square.uses_both = True
+    with pytest.raises(AssertionError, match="all batches"):
+        square([1.0])
+
+
+def test_sums_outlive_what_a_repetition_overwrites() -> None:
+    meter, total = Meter(torch.device("cpu")), torch.tensor(2.0, dtype=torch.float64)
+    meter.add({"sum": total}, 1)
+    total.fill_(5.0)
+    meter.add({"sum": total}, 1)
+    assert meter.sums() == {"sum": 7.0}
 
 
 @pytest.mark.gpu

@@ -61,6 +61,8 @@ def evaluate(
     if len(folders) > 1 and (predictions or against):
         raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
     num_blocks = _depth(depth)
+    if predictions is not None and num_blocks is not None:
+        raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
     if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
         raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
 

@@ -47,7 +47,7 @@ class RecordedPasses:
 
     def __init__(self, run: Pass, params: Sequence[nn.Parameter]) -> None:
         self._run = run
-        self._params = list(params)
+        self._params, self._without = list(params), list[nn.Parameter]()
         self._gradients: list[Tensor] | None = None
         self._num_seen: dict[object, int] = {}
         self._recorded: dict[object, _Recorded] = {}
@@ -75,11 +75,13 @@ class RecordedPasses:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             found = self._run(places, count)
             losses = Losses(found.loss.detach(), {name: value.detach() for name, value in found.totals.items()})
+        assert all(param.grad is None for param in self._without), "the same parameters take part in all batches"
         return _Recorded(graph, places, count, losses)
 
     def _keep_gradients(self) -> None:
         """From the first pass on gradients have their place: those that it gave, of the parameters that have any."""
         if self._gradients is None:
+            self._without = [param for param in self._params if param.grad is None]
             self._params = [param for param in self._params if param.grad is not None]
             self._gradients = [param.grad for param in self._params if param.grad is not None]
 

@@ -16,11 +16,10 @@ class Meter:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, sums: Mapping[str, Tensor], num_items: int) -> None:
-        """Sums over some items of a batch, and how many those were."""
+        """Sums over some items of a batch, and how many those were; the tensors may be overwritten afterwards."""
         self.num_items += num_items
         for name, value in sums.items():
-            addend = value.detach().to(torch.float64, copy=True)  # whoever gave it may overwrite it
-            self._sums[name] = self._sums[name] + addend if name in self._sums else addend
+            self._sums[name] = value.detach().double() + self._sums.get(name, 0)
 
     def sums(self) -> dict[str, float]:
         """All sums on the host; this waits for the device, once."""
