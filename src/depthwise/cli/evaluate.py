@@ -63,8 +63,7 @@ def evaluate(
     num_blocks = _depth(depth)
     if predictions is not None and num_blocks is not None:
         raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
-    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
-        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+    _check_name(name, split)
 
     from depthwise.evaluation import (
         contest,
@@ -120,6 +119,14 @@ def evaluate(
         _show_seeds(console, seeds)
     if comparison is not None:
         _show_comparison(console, folders[0] if predictions is None else str(predictions), comparison)
+
+
+def _check_name(name: str | None, split: Split) -> None:
+    """Results may be called anything that a file can be called, but not like another split."""
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
+        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+    if name in [other.value for other in Split if other is not split]:
+        raise typer.BadParameter(f"{name} is another split; evaluate it with --split {name}", param_hint="--name")
 
 
 def _depth(text: str) -> int | None:
