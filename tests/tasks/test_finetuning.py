@@ -14,12 +14,9 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    BertModel,
     BertTokenizer,
     RobertaConfig,
     RobertaForMaskedLM,
-    RobertaModel,
-    RobertaTokenizer,
 )
 
 from depthwise.config import parse_recipe
@@ -35,26 +32,9 @@ from depthwise.tasks import (
     open_task,
 )
 
-SMALL = {
-    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 12, "max_position_embeddings": 22},
-}
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", *(f"##{letter}" for letter in "abcde")]
+from ..interop.conftest import PIECES, SMALL, bert, roberta
+
 PAIRS = [("abc de", "e"), ("a", "bad cab"), ("cab", "cab cab a")]
-
-
-def bert(folder: Path) -> Path:
-    BertModel(BertConfig(**SMALL)).save_pretrained(folder)
-    BertTokenizer(vocab={piece: index for index, piece in enumerate(PIECES)}).save_pretrained(folder)
-    return folder
-
-
-def roberta(folder: Path) -> Path:
-    RobertaModel(RobertaConfig(**SMALL, type_vocab_size=1)).save_pretrained(folder)
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abcdeĠ", "ab"]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    RobertaTokenizer(vocab=vocabulary, merges=[("a", "b")]).save_pretrained(folder)
-    return folder
 
 
 Maker = Callable[[Path], Path]
