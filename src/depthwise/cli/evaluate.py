@@ -56,10 +56,7 @@ def evaluate(
     --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance.
     """
     folders, changes = paths_and_changes(arguments)
-    if not folders:
-        raise typer.BadParameter("name the folder of a run", param_hint="RUN")
-    if len(folders) > 1 and (predictions or against):
-        raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
+    _check_folders(folders, alone=predictions is not None or against is not None)
     num_blocks = _depth(depth)
     if predictions is not None and num_blocks is not None:
         raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
@@ -84,15 +81,8 @@ def evaluate(
     task = open_run(folders[0], changes)
     theirs: tuple[str, ...] = ()
     if against is not None:  # first, so that what is wrong with it comes to light before our own work is done
-        theirs = opponent(
-            task,
-            split.value,
-            read_examples(task, split.value),
-            against,
-            changes=changes,
-            device=device.value,
-            precision=precision.value,
-        )
+        examples, how = read_examples(task, split.value), (changes, device.value, precision.value)
+        theirs = opponent(task, split.value, examples, against, *how)
     found = []
     for folder in folders:
         if predictions is not None:
@@ -114,11 +104,17 @@ def evaluate(
     if as_json:
         content = found[0][1].as_dict() if seeds is None else seeds.as_dict()
         typer.echo(strict_json(content | ({} if comparison is None else {"comparison": comparison.as_dict()})))
-        return
-    if seeds is not None:
+    elif seeds is not None:
         _show_seeds(console, seeds)
-    if comparison is not None:
+    elif comparison is not None:
         _show_comparison(console, folders[0] if predictions is None else str(predictions), comparison)
+
+
+def _check_folders(folders: list[str], *, alone: bool) -> None:
+    if not folders:
+        raise typer.BadParameter("name the folder of a run", param_hint="RUN")
+    if len(folders) > 1 and alone:
+        raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
 
 
 def _check_name(name: str | None, split: Split) -> None:
