@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -71,6 +72,9 @@ class Square:
         self._last: tuple[dict[str, torch.Tensor], torch.Tensor]
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "Stream", MagicMock())
+        monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
         monkeypatch.setattr(torch.cuda, "graph", self._recording)
         self.passes = graphs.RecordedPasses(self.run, self.params)
 
@@ -85,7 +89,7 @@ class Square:
         return loss + self.params[1] if self.uses_both else loss
 
     @contextmanager
-    def _recording(self, graph: Graph, **options: Any) -> Iterator[None]:
+    def _recording(self, graph: Graph, *places: Any, **options: Any) -> Iterator[None]:
         before = [None if param.grad is None else param.grad.clone() for param in self.params]
         yield
         for param, gradient in zip(self.params, before, strict=True):

@@ -51,7 +51,7 @@ class RecordedPasses:
         self._gradients: list[Tensor] | None = None
         self._num_seen: dict[object, int] = {}
         self._recorded: dict[object, _Recorded] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, batch: dict[str, Tensor], num_items: Tensor) -> Losses:
         self._place_gradients()
@@ -61,18 +61,26 @@ class RecordedPasses:
         seen = self._num_seen.get(shape, 0)
         self._num_seen[shape] = seen + 1
         if seen < NUM_PLAIN or self._gradients is None:
-            losses = self._run(batch, num_items)
-            self._keep_gradients()
-            return losses
+            return self._plain(batch, num_items)
         recorded = self._record(batch, num_items)
         self._recorded[shape] = recorded
         return recorded.repeat(batch, num_items)
+
+    def _plain(self, batch: dict[str, Tensor], num_items: Tensor) -> Losses:
+        """Where passes are recorded, too: autograd waits for the stream on which a gradient was first computed."""
+        here = torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            losses = self._run(batch, num_items)
+        here.wait_stream(self._stream)
+        self._keep_gradients()
+        return losses
 
     def _record(self, batch: dict[str, Tensor], num_items: Tensor) -> _Recorded:
         places, count = {name: value.clone() for name, value in batch.items()}, num_items.clone()
         graph = torch.cuda.CUDAGraph()
         # Threads that prepare batches go on meanwhile; only what this one does is recorded.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             found = self._run(places, count)
             losses = Losses(found.loss.detach(), {name: value.detach() for name, value in found.totals.items()})
         assert all(param.grad is None for param in self._without), "the same parameters take part in all batches"
