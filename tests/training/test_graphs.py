@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from depthwise.tasks import open_task
+from depthwise.tasks.base import GRAPH_LENGTHS
 from depthwise.training import graphs
 from depthwise.training.meters import Meter
 from depthwise.training.run import train
@@ -37,7 +38,7 @@ def test_lengths_are_multiples(translation: dict[str, Any], tmp_path: Path) -> N
     for _ in range(10):
         batch = rows.collate([rows[key] for key in next(stream)])
         for value in batch.values():
-            assert value.shape[1] % 8 == 0
+            assert value.shape[1] % GRAPH_LENGTHS == 0
             assert value.numel() <= 96
 
 

@@ -8,15 +8,19 @@ from depthwise.mixers.base import Mixer
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
+class HeadProjection(nn.Linear):
+    """Queries, keys or values of all heads. Its weights start as a third of one (3D, D) matrix: Xavier by 1/sqrt(2)."""
+
+
 class _Projections(nn.Module):
     """Query, key, value and output projections, each with bias."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
+        self.query = HeadProjection(width, width)
+        self.key = HeadProjection(width, width)
+        self.value = HeadProjection(width, width)
         self.out = nn.Linear(width, width)
 
     def split(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T d"]:
