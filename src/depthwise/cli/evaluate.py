@@ -38,13 +38,17 @@ def evaluate(
         ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE")
+        Path | None,
+        typer.Option("--against", help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE"),
     ] = None,
     depth: Annotated[
-        str, typer.Option(help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N")
+        str,
+        typer.Option(
+            "--depth", help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N"
+        ),
     ] = "full",
     name: Annotated[
-        str | None, typer.Option(help="Name of the result files, if not that of the split.", metavar="NAME")
+        str | None, typer.Option("--name", help="Name of the result files, if not that of the split.")
     ] = None,
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
