@@ -1,8 +1,8 @@
 """Recorded passes: the padding that makes them possible, and that they give what plain ones do."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -58,10 +58,8 @@ def test_padding_changes_no_loss(translation: dict[str, Any], tmp_path: Path) ->
 class Graph:
     """Stands for a CUDA graph: what is recorded takes effect only when it is repeated, with what its places hold."""
 
-    repeat: Callable[[], Any]
-
-    def replay(self) -> None:
-        self.repeat()
+    def __init__(self, work: Callable[[], graphs.Losses]) -> None:
+        self.replay = work
 
 
 class Square:
@@ -69,35 +67,29 @@ class Square:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.params = [torch.nn.Parameter(torch.tensor(value)) for value in (2.0, 5.0)]
-        self.num_runs, self.uses_both = 0, False
-        self._last: tuple[dict[str, torch.Tensor], torch.Tensor]
+        self.num_runs, self.num_recorded, self.uses_both = 0, 0, False
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-        monkeypatch.setattr(torch.cuda, "Stream", MagicMock())
-        monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
+        for name in ("Stream", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
         monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-        monkeypatch.setattr(torch.cuda, "graph", self._recording)
         self.passes = graphs.RecordedPasses(self.run, self.params)
+        monkeypatch.setattr(self.passes, "_captured", self._captured)
 
     def run(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> graphs.Losses:
-        self.num_runs, self._last = self.num_runs + 1, (batch, num_items)
-        loss = self._loss(batch, num_items)
+        self.num_runs += 1
+        loss = (self.params[0] * batch["x"]).sum() / num_items
+        if self.uses_both:
+            loss = loss + self.params[1]
         loss.backward()
         return graphs.Losses(loss, {"sum": batch["x"].sum()})
 
-    def _loss(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> torch.Tensor:
-        loss = (self.params[0] * batch["x"]).sum() / num_items
-        return loss + self.params[1] if self.uses_both else loss
-
-    @contextmanager
-    def _recording(self, graph: Graph, *places: Any, **options: Any) -> Iterator[None]:
-        before = [None if param.grad is None else param.grad.clone() for param in self.params]
-        yield
-        for param, gradient in zip(self.params, before, strict=True):
-            if param.grad is not None and gradient is not None:
-                param.grad.copy_(gradient)
-        last = self._last
-        graph.repeat = lambda: self._loss(*last).backward()
+    def _captured(self, work: Callable[[], graphs.Losses]) -> tuple[Graph, graphs.Losses]:
+        assert self.passes._gradients is not None
+        before = [gradient.clone() for gradient in self.passes._gradients]
+        losses = work()
+        torch._foreach_copy_(self.passes._gradients, before)
+        self.num_recorded += 1
+        return Graph(work), losses
 
     def __call__(self, values: list[float], num_items: int = 1) -> torch.Tensor:
         """The gradient after one more pass."""
@@ -117,17 +109,24 @@ def test_the_third_batch_of_a_shape_is_recorded(monkeypatch: pytest.MonkeyPatch)
         found.append(float(square(values, num_items)))
         square.update()
     assert found == [1, 2, 4, 4, 2.5, 2]
-    assert square.num_runs == 4  # the first two, another shape, and the one that was recorded
+    assert square.num_recorded == 1
 
 
 def test_gradients_keep_their_place_and_add_up_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     square = Square(monkeypatch)
     place = square([1.0])
     assert float(square([2.0])) == 3
-    assert float(square([4.0])) == 7  # recorded and repeated, once
+    assert float(square([4.0])) == 7
+    assert float(square([8.0])) == 15  # the third that adds: recorded and repeated, once
+    assert square.num_recorded == 1
     square.update()
     assert square([8.0]) is place
     assert float(square([16.0])) == 24
+    square.update()
+    assert float(square([32.0])) == 32  # the third that begins an update
+    assert square.num_recorded == 2
+    assert float(square([64.0])) == 96
+    assert square([1.0]) is place
     square.update()
     assert float(square([1.0, 1.0])) == 2
     assert square.params[1].grad is None
@@ -137,6 +136,7 @@ def test_parameters_that_join_later_cannot_be_recorded(monkeypatch: pytest.Monke
     square = Square(monkeypatch)
     for _ in range(2):
         square([1.0])
+        square.update()
     square.uses_both = True
     with pytest.raises(AssertionError, match="all batches"):
         square([1.0])
