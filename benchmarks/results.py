@@ -61,9 +61,10 @@ class Row:
         return found
 
     def preferred(self, metric: str, lower_is_better: bool) -> int | None:
-        """The seed with the best score on validation data, if all have one."""
-        values = self.values("valid", metric)
-        if len(values) < len(self.finished) or not values:
+        """The seed with the best score on validation data, if all have one; rates are no scores."""
+        valid = {record["seed"]: record["results"].get("valid", {}).get("metrics", {}) for record in self.finished}
+        values = {seed: metrics[metric] for seed, metrics in valid.items() if metrics.get(metric) is not None}
+        if len(values) < len(valid) or not values:
             return None
         choose = min if lower_is_better else max
         return choose(values, key=lambda seed: (values[seed], -seed))
@@ -142,15 +143,15 @@ def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bo
     digits, scale = column.get("digits", 1), column.get("scale", 1)
     values = row.values(column["result"], column["metric"])
     if not values:
-        text = "diverged" if any(record["diverged"] for record in row.records) else "–"
+        text = "–" if row.finished else "diverged"
     elif len(values) == 1:
         text = f"{next(iter(values.values())) * scale:.{digits}f}"
     else:
         spread = f"{mean(values.values()) * scale:.{digits}f} ± {stdev(values.values()) * scale:.{digits}f}"
         best = row.preferred(column["metric"], column.get("lower_is_better", False))
-        text = spread if best is None else f"{values[best] * scale:.{digits}f} ({spread})"
-        num_diverged = len(row.records) - len(row.finished)
-        text += f", {num_diverged} diverged" if num_diverged else ""
+        text = f"{values[best] * scale:.{digits}f} ({spread})" if best in values else spread
+    num_diverged = len(row.records) - len(row.finished)
+    text += f", {num_diverged} diverged" if num_diverged and row.finished else ""
     return [text, "–" if published is None else str(published)] if has_published else [text]
 
 
@@ -221,6 +222,9 @@ def _write(check: bool) -> int:
     measured = rows(record for path in sorted(RECORDS.glob("*.json")) for record in _json(path))
     descriptions = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     tables = {name: table(description, measured) for name, description in descriptions.items()}
+    shown = {row["runs"] for description in descriptions.values() for row in description["rows"]}
+    for name in sorted(measured.keys() - shown):
+        print(f"{name} was measured, but no table of {TABLES.name} shows it", file=sys.stderr)
     is_old = False
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

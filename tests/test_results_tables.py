@@ -78,15 +78,47 @@ def test_a_table(records: list[Any]) -> None:
 
 def test_seeds_that_diverge_are_told(records: list[Any], tmp_path: Path) -> None:
     lost = make_run(tmp_path / "5", "depthwise train translation/x seed=5", 5, test=None)
+    scored, unmeasured = TABLE["columns"]
     row = results.rows([*records, results.collected(lost)])["translation/x"]
-    text, _ = results._cell(row, TABLE["columns"][0], None, True)  # type: ignore[index]
-    assert text == "41.0 (41.0 ± 1.0), 1 diverged"
+    assert results._cell(row, scored, None, True) == ["41.0 (41.0 ± 1.0), 1 diverged", "–"]
+    assert results._cell(row, unmeasured, None, False) == ["–, 1 diverged"]
+    row = results.rows([records[0], results.collected(lost)])["translation/x"]
+    assert results._cell(row, scored, None, False) == ["40.0, 1 diverged"]
+
+
+def test_the_preferred_seed_may_not_be_measured_yet(records: list[Any]) -> None:
+    del records[1]["results"]["test"]
+    column = {"title": "x", "result": "test", "metric": "bleu"}
+    assert results._cell(results.rows(records)["translation/x"], column, None, False) == ["41.0 ± 1.4"]
 
 
 def test_one_seed_and_lower_is_better(records: list[Any]) -> None:
     column = {"title": "x", "result": "test", "metric": "bleu", "lower_is_better": True}
     assert results._cell(results.rows(records)["translation/x"], column, None, False) == ["40.0 (41.0 ± 1.0)"]
     assert results._cell(results.rows(records[:1])["translation/x"], column, None, False) == ["40.0"]
+
+
+def test_a_seed_alone_among_diverged_ones_is_told(records: list[Any], tmp_path: Path) -> None:
+    lost = make_run(tmp_path / "5", "depthwise train translation/x seed=5", 5, test=None)
+    row = results.rows([records[0], results.collected(lost)])["translation/x"]
+    assert results._cell(row, TABLE["columns"][0], None, False) == ["40.0, 1 diverged"]  # type: ignore[index]
+
+
+def test_seeds_that_were_not_evaluated(records: list[Any]) -> None:
+    """Validation data prefers seed 2, which has no score on the test set; and it does not judge speed."""
+    del records[1]["results"]["test"]
+    row = results.rows(records)["translation/x"]
+    assert results._cell(row, TABLE["columns"][0], None, False) == ["41.0 ± 1.4"]  # type: ignore[index]
+    speed = {"title": "tokens/s", "result": "valid", "metric": "tokens_per_second"}
+    assert results._cell(row, speed, None, False) == ["1234.5 ± 0.0"]
+
+
+def test_what_no_table_shows_is_told(
+    records: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "some")
+    results.main(["write", "--check"])
+    assert "translation/x was measured, but no table" in capsys.readouterr().err
 
 
 def test_nothing_measured() -> None:

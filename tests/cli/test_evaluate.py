@@ -131,6 +131,8 @@ def test_mistakes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path, monke
         (["a", "--depth", "deep"], "deep is neither full nor a number of blocks"),
         (["a", "--split", "dev"], "Invalid value for '--split'"),
         (["a", "--name", "../b"], "../b is no name of a file"),
+        (["a", "--name", "valid"], "valid is another split; evaluate it with --split valid"),
+        (["a", "--predictions", "b", "--depth", "1"], "predictions that are given have no depth"),
     ],
 )
 def test_wrong_usage(depthwise: Depthwise, arguments: list[str], message: str) -> None:

@@ -52,9 +52,11 @@ def test_unknown_letters_are_one_unknown_each(codes: Path) -> None:
     assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
 
 
-def test_the_first_of_equal_merges_counts_and_idle_ones_do_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_first_of_equal_merges_counts_and_idle_ones_do_no_harm(tmp_path: Path, end: str) -> None:
     path = tmp_path / "codes"
-    path.write_text("#version: 0.2\nb c\na b\na b\nb c\nx</w> y\nzz z\nc </w>\n")
+    lines = ["#version: 0.2", "b c", "a b", "a b", "b c", "x</w> y", "zz z", "c </w>"]
+    path.write_bytes("".join(line + end for line in lines).encode())
     assert read_codes(path) == [("b", "c"), ("a", "b"), ("zz", "z")]
     tokenizer = tokenizer_from_codes(path)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("abca")["input_ids"])

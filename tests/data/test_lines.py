@@ -25,7 +25,10 @@ def test_a_line_ends_in_a_newline_and_in_nothing_else(tmp_path: Path, name: str)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    assert list(read_lines(written(tmp_path / "a", b"\xef\xbb\xbfone\ntwo\n"), 100)) == ["one", "two"]
+    for content, lines in ((b"one\ntwo\n", ["one", "two"]), (b"one", ["one"]), (b"", [])):
+        path = written(tmp_path / "a", b"\xef\xbb\xbf" + content)
+        assert list(read_lines(path, 100)) == lines
+        assert count_lines(path) == len(lines)
 
 
 def test_faults_are_named_and_do_not_stop_the_reading(tmp_path: Path) -> None:
@@ -40,21 +43,27 @@ def test_faults_are_named_and_do_not_stop_the_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
+@pytest.mark.parametrize("begin", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_the_limit_counts_characters_and_is_exact(tmp_path: Path, letter: str, end: str) -> None:
-    fits = written(tmp_path / "fits", (letter * 10 + end).encode())
-    exceeds = written(tmp_path / "exceeds", (letter * 11 + end).encode())
+def test_the_limit_counts_characters_and_is_exact(tmp_path: Path, letter: str, begin: str, end: str) -> None:
+    fits = written(tmp_path / "fits", (begin + letter * 10 + end).encode())
+    exceeds = written(tmp_path / "exceeds", (begin + letter * 11 + end).encode())
     assert list(read_lines(fits, 10)) == [letter * 10]
     (fault,) = read_lines(exceeds, 10)
     assert isinstance(fault, Fault)
     assert fault.message == "the line has more than max_chars=10 characters"
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=12)))
-def test_as_many_lines_are_read_as_are_counted(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=12)),
+    st.text(st.characters(exclude_characters="\n\ufeff", codec="utf-8"), max_size=12),
+)
+def test_as_many_lines_are_read_as_are_counted(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], unended: str
+) -> None:
     path = tmp_path_factory.mktemp("lines") / "a"
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
-    assert len(list(read_lines(path, 8))) == count_lines(path) == len(lines)
+    path.write_bytes("".join([*(line + "\n" for line in lines), unended]).encode())
+    assert len(list(read_lines(path, 8))) == count_lines(path) == len(lines) + bool(unended)
 
 
 def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from depthwise.config.masking import UNITS
 from depthwise.data.collate import IGNORED
 from depthwise.data.masking import (
-    UNITS,
     MaskedCollator,
     MaskedRows,
     MaskingOptions,

@@ -64,6 +64,11 @@ def test_folders_that_hold_no_store(store: TokenStore, tmp_path: Path) -> None:
     path.write_text(json.dumps({name: value for name, value in meta.items() if name != "num_texts"}))
     with pytest.raises(DataError, match=r"meta\.json is damaged \(KeyError\('num_texts'\)\); remove "):
         TokenStore(store.folder)
+    path.write_text(json.dumps(meta))
+    lines = store.folder / "lines"
+    lines.write_bytes(lines.read_bytes()[:-8])
+    with pytest.raises(DataError, match="is damaged: a file has not its size; remove the folder to tokenise again"):
+        TokenStore(store.folder)
 
 
 def test_ids_are_as_narrow_as_the_vocabulary_allows() -> None:

@@ -98,6 +98,7 @@ def test_a_few_wrong_tags_do_not_change_the_scheme() -> None:
     assert detect_scheme([*good, ["O", "I-PER", "O"]]) == "iob2"
     assert detect_scheme([*([iob2_to_iob1(tags) for tags in good]), ["O", "B-PER", "O"]]) == "iob1"
     assert detect_scheme([["O", "O"], []]) == "iob2"
+    assert detect_scheme([["B-PER", "L-PER", "U-LOC"]]) == "bioes"
 
 
 @pytest.mark.parametrize(

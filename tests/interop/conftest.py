@@ -1,4 +1,4 @@
-"""Vectors that fairseq computed, and models built from its arguments and weights."""
+"""Vectors that fairseq computed and models built from its arguments and weights; small encoders of Transformers."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, BertTokenizer, RobertaConfig, RobertaModel, RobertaTokenizer
 
 from depthwise.interop.fairseq import convert_state_dict, options_from_args
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -163,3 +164,26 @@ def until_2019() -> Callable[..., dict[str, Tensor]]:
 def older(request: pytest.FixtureRequest) -> Callable[..., dict[str, Tensor]]:
     """Each older way of naming weights in turn."""
     return request.param
+
+
+# Small encoders as Transformers saves them
+
+SMALL = {
+    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"intermediate_size": 12, "max_position_embeddings": 22},
+}
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", *(f"##{letter}" for letter in "abcde")]
+
+
+def bert(folder: Path) -> Path:
+    BertModel(BertConfig(**SMALL)).save_pretrained(folder)
+    BertTokenizer(vocab={piece: index for index, piece in enumerate(PIECES)}).save_pretrained(folder)
+    return folder
+
+
+def roberta(folder: Path) -> Path:
+    RobertaModel(RobertaConfig(**SMALL, type_vocab_size=1)).save_pretrained(folder)
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abcdeĠ", "ab"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    RobertaTokenizer(vocab=vocabulary, merges=[("a", "b")]).save_pretrained(folder)
+    return folder

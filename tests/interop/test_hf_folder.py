@@ -23,41 +23,21 @@ from transformers import (
     BertForTokenClassification,
     BertModel,
     BertTokenizer,
-    RobertaConfig,
-    RobertaModel,
-    RobertaTokenizer,
 )
 
 from depthwise.errors import CheckpointError, ConfigError
 from depthwise.interop.hf import convert_hf
 
-SMALL = {
-    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 12, "max_position_embeddings": 20},
-}
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", *(f"##{letter}" for letter in "abcde")]
+from .conftest import PIECES, SMALL, bert, roberta
+
 ALONE = "The run is an encoder without a head: load it with the Auto class of your task to fine-tune it."
 NO_TOKENIZER = "There is no tokenizer beside the weights: save one into the run before you give it text."
-
-
-def bert(folder: Path) -> Path:
-    BertModel(BertConfig(**SMALL)).save_pretrained(folder)
-    BertTokenizer(vocab={piece: index for index, piece in enumerate(PIECES)}).save_pretrained(folder)
-    return folder
 
 
 def bert_of_old(folder: Path) -> Path:
     """With the list of pieces alone, as the first files came."""
     BertModel(BertConfig(**SMALL)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-    return folder
-
-
-def roberta(folder: Path) -> Path:
-    RobertaModel(RobertaConfig(**SMALL, type_vocab_size=1)).save_pretrained(folder)
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abcdeĠ", "ab"]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    RobertaTokenizer(vocab=vocabulary, merges=[("a", "b")]).save_pretrained(folder)
     return folder
 
 
@@ -180,7 +160,7 @@ def of_the_first_days(folder: Path) -> str:
 
     weights = {name(key): value for key, value in load_file(folder / "model.safetensors").items()}
     norms = {key: value.half() for key, value in weights.items() if key.endswith("gamma")}
-    positions = {"bert.embeddings.position_ids": torch.arange(20).unsqueeze(0)}
+    positions = {"bert.embeddings.position_ids": torch.arange(22).unsqueeze(0)}
     torch.save({**weights, **norms, **positions}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     return "pytorch_model.bin"

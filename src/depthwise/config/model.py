@@ -67,6 +67,9 @@ class StackConfig:
     """Where layer norm sits: ``post`` (after the residual sum), ``pre`` (before the branch) or ``none``."""
     final_norm: bool | None = None
     """A last norm after the stack; none means: where ``norm`` is ``pre``."""
+    out_gain: float | None = None
+    """Xavier gain of the last linear map of every branch in a new model; none means 0.25 where ``norm`` is ``post``
+    and else 1. Post-norm stacks learn sooner, and at rates that would ruin them otherwise, if branches start small."""
     norm_epsilon: float = 1e-5
     """What every norm of this side adds to the variance, those of its embedding and its head too."""
     activation: str = "relu"
@@ -96,6 +99,13 @@ class StackConfig:
     def num_blocks(self) -> int:
         """How many different blocks there are."""
         return len({self.block_of(layer) for layer in range(self.num_layers)})
+
+    @property
+    def gain_of_branches(self) -> float:
+        """``out_gain``, or what follows from where the norms are."""
+        if self.out_gain is None:
+            return 0.25 if self.norm == "post" else 1.0
+        return self.out_gain
 
     @property
     def has_final_norm(self) -> bool:

@@ -147,7 +147,7 @@ class TrainingConfig:
     """Compile the model with ``torch.compile``."""
     graphs: bool = False
     """Let a GPU repeat what it was told once for every shape of batch (CUDA graphs); lengths are padded to multiples of
-    8 for that. Small models are several times faster so. On a CPU only the padding remains."""
+    4 for that. On a CPU only the padding remains."""
     shard: bool = False
     """Split weights, gradients and optimiser over the GPUs of torchrun's processes (FSDP); else each has all (DDP)."""
     log_every: int = 100

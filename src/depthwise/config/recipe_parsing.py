@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from depthwise.config.masking import RULES as MASKING_RULES
+from depthwise.config.masking import MaskingConfig, share_problem
 from depthwise.config.model import ModelConfig
 from depthwise.config.parsing import (
     Findings,
@@ -132,6 +133,8 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         yield from without_effect(recipe)
     if isinstance(recipe.tokenizer, TokenizerConfig) and recipe.tokenizer.path and recipe.tokenizer.codes:
         yield Problem("tokenizer.codes", "is given beside tokenizer.path; give one of them")
+    if isinstance(recipe.masking, MaskingConfig) and (shares := share_problem(recipe.masking)) is not None:
+        yield Problem(f"masking.{shares.option}", shares.message)
     if isinstance(recipe.model, Mapping):
         yield from _model_problems(recipe)
 

@@ -71,6 +71,10 @@ def _shared_layers(blocks: tuple[int, ...]) -> str | None:
     return None
 
 
+def _gain(value: float) -> str | None:
+    return None if value > 0 else f"{value} leaves a branch nothing to start from; give a positive number such as 0.25"
+
+
 def _epsilon(value: float) -> str | None:
     return None if 0 < value < 1 else f"{value} is no small positive number; give one such as 1e-5"
 
@@ -110,6 +114,7 @@ RULES: Rules = {
     "kernel_sizes": _kernel_sizes,
     "shared_layers": _shared_layers,
     "norm_epsilon": _epsilon,
+    "out_gain": _gain,
     "position_offset": partial(at_least, 0),
     "token_types": partial(at_least, 0),
     "factor": partial(at_least, 2),

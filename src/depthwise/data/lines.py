@@ -158,9 +158,10 @@ def count_lines(path: Path) -> int:
     """How many lines ``read_lines`` gives; the last one need not end in a newline."""
     count, last = 0, b"\n"
     with opened(path) as file:
-        while block := file.read(BLOCK):
+        block = file.read(BLOCK).removeprefix(BYTE_ORDER_MARK)
+        while block:
             count += block.count(b"\n")
-            last = block
+            last, block = block, file.read(BLOCK)
     return count + (not last.endswith(b"\n"))
 
 

@@ -20,6 +20,8 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from depthwise.config.masking import RULES, MaskingConfig, share_problem
+from depthwise.config.parsing import option_problems
 from depthwise.data.collate import IGNORED, padded
 from depthwise.data.lines import LineReport
 from depthwise.data.rows import Texts
@@ -29,37 +31,19 @@ from depthwise.data.templates import fast_tokenizer
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
-UNITS = ("tokens", "words", "ngrams")
 Ids = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class MaskingOptions:
-    """How much is masked, in which units, and what it becomes."""
+@dataclass(frozen=True, kw_only=True)
+class MaskingOptions(MaskingConfig):
+    """How much is masked, in which units, and what it becomes, drawn from a seed."""
 
-    rate: float = 0.15
-    units: str = "tokens"
-    """``tokens``, whole ``words``, or ``ngrams`` of whole words."""
-    max_ngram: int = 3
-    """The most words of an n-gram; n words have a probability in proportion to 1/n."""
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    """Shares of the chosen tokens that become the mask and a random token; the rest stays."""
-    dynamic: bool = True
-    """Whether each epoch masks anew."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 0 < self.rate < 1:
-            problems.append(Problem("rate", f"{self.rate} is not between 0 and 1"))
-        if self.units not in UNITS:
-            problems.append(Problem("units", f'"{self.units}" is none of {", ".join(UNITS)}'))
-        if self.max_ngram < 1:
-            problems.append(Problem("max_ngram", f"{self.max_ngram} leaves no words; give at least 1"))
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
-            problem = f"{self.mask_share} and random_share {self.random_share} are no shares of a whole"
-            problems.append(Problem("mask_share", problem))
+        problems = list(option_problems(self, RULES))
+        if (problem := share_problem(self)) is not None:
+            problems.append(problem)
         if self.seed < 0:
             problems.append(Problem("seed", f"{self.seed} is negative; give 0 or more"))
         if problems:

@@ -40,7 +40,6 @@ def opponent(
     split: str,
     examples: Sequence[Example],
     against: Path,
-    *,
     changes: Sequence[str] = (),
     device: str = "auto",
     precision: str = "fp32",

@@ -72,7 +72,9 @@ def load_model(
         )
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise CheckpointError(f"the weights in {folder} cannot be loaded: {reason}") from error
+        raise CheckpointError(
+            f"the weights in {folder} cannot be loaded: {reason}; copy or train the run again"
+        ) from error
     model, found = loaded
     missing = sorted(found["missing_keys"])
     if missing:

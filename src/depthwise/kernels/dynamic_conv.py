@@ -2,6 +2,7 @@
 
 from depthwise.kernels.backend import pick
 from depthwise.kernels.convolution import convolve
+from depthwise.kernels.options import ConvOptions
 from depthwise.kernels.packed import check_packed
 from depthwise.kernels.triton_ops import convolve_fused
 from depthwise.kernels.weights import normalize
@@ -31,58 +32,23 @@ def dynamic_conv(
     given, the one row of ``x`` holds several sequences that do not see each other.
     """
     check_packed(x, boundaries, logits.shape[1] if positions is None else None)
-    run = IMPLEMENTATIONS[pick(backend, x, logits, fused_renormalization=normalization == "softmax" or not renormalize)]
-    return run(
-        x, logits, left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
+    options = ConvOptions(
+        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
     )
+    run = IMPLEMENTATIONS[pick(backend, x, logits, fused_renormalization=options.fuses)]
+    return run(x, logits, options)
 
 
-def dynamic_conv_reference(
-    x: Tensor,
-    logits: Tensor,
-    left: int,
-    valid: Tensor | None,
-    positions: Tensor | None,
-    normalization: str,
-    dropconnect: float,
-    dropconnect_shared: bool,
-    renormalize: bool,
-    boundaries: Tensor | None,
-) -> Tensor:
+def dynamic_conv_reference(x: Tensor, logits: Tensor, options: ConvOptions) -> Tensor:
     """Plain PyTorch, float32 inside."""
-    positions = trailing(x, positions, logits.shape[1])
-    kernel = normalize(logits, normalization)
-    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize, boundaries)
+    options = options._replace(positions=trailing(x, options.positions, logits.shape[1]))
+    return convolve(x, normalize(logits, options.normalization), options)
 
 
-def dynamic_conv_triton(
-    x: Tensor,
-    logits: Tensor,
-    left: int,
-    valid: Tensor | None,
-    positions: Tensor | None,
-    normalization: str,
-    dropconnect: float,
-    dropconnect_shared: bool,
-    renormalize: bool,
-    boundaries: Tensor | None,
-) -> Tensor:
+def dynamic_conv_triton(x: Tensor, logits: Tensor, options: ConvOptions) -> Tensor:
     """One kernel, softmax included; another normalisation comes first, in plain PyTorch."""
-    softmax = normalization == "softmax"
-    kernel = logits if softmax else normalize(logits, normalization)
-    return convolve_fused(
-        x,
-        kernel,
-        left=left,
-        num_readers=logits.shape[1],
-        valid=valid,
-        positions=positions,
-        softmax=softmax,
-        renormalize=renormalize,
-        dropconnect=dropconnect,
-        dropconnect_shared=dropconnect_shared,
-        boundaries=boundaries,
-    )
+    kernel = logits if options.normalization == "softmax" else normalize(logits, options.normalization)
+    return convolve_fused(x, kernel, logits.shape[1], options)
 
 
 IMPLEMENTATIONS = {"reference": dynamic_conv_reference, "triton": dynamic_conv_triton}

@@ -2,6 +2,7 @@
 
 from depthwise.kernels.backend import pick
 from depthwise.kernels.convolution import convolve
+from depthwise.kernels.options import ConvOptions
 from depthwise.kernels.packed import check_packed
 from depthwise.kernels.triton_ops import convolve_fused
 from depthwise.kernels.weights import normalize
@@ -33,78 +34,31 @@ def light_conv(
     see each other.
     """
     check_packed(x, boundaries, num_last if positions is None else None)
-    run = IMPLEMENTATIONS[pick(backend, x, weight, fused_renormalization=normalization == "softmax" or not renormalize)]
-    return run(
-        x,
-        weight,
-        left,
-        valid,
-        positions,
-        num_last,
-        normalization,
-        dropconnect,
-        dropconnect_shared,
-        renormalize,
-        boundaries,
+    options = ConvOptions(
+        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
     )
+    run = IMPLEMENTATIONS[pick(backend, x, weight, fused_renormalization=options.fuses)]
+    return run(x, weight, num_last, options)
 
 
-def light_conv_reference(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    valid: Tensor | None,
-    positions: Tensor | None,
-    num_last: int | None,
-    normalization: str,
-    dropconnect: float,
-    dropconnect_shared: bool,
-    renormalize: bool,
-    boundaries: Tensor | None,
-) -> Tensor:
+def light_conv_reference(x: Tensor, weight: Tensor, num_last: int | None, options: ConvOptions) -> Tensor:
     """Plain PyTorch, float32 inside."""
-    positions = trailing(x, positions, num_last)
-    kernel = normalize(weight, normalization)[None, None]
-    return convolve(x, kernel, left, valid, positions, dropconnect, dropconnect_shared, renormalize, boundaries)
+    options = options._replace(positions=trailing(x, options.positions, num_last))
+    return convolve(x, normalize(weight, options.normalization)[None, None], options)
 
 
-def light_conv_triton(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    valid: Tensor | None,
-    positions: Tensor | None,
-    num_last: int | None,
-    normalization: str,
-    dropconnect: float,
-    dropconnect_shared: bool,
-    renormalize: bool,
-    boundaries: Tensor | None,
-) -> Tensor:
+def light_conv_triton(x: Tensor, weight: Tensor, num_last: int | None, options: ConvOptions) -> Tensor:
     """One kernel, softmax included; another normalisation comes first, in plain PyTorch.
 
     Listed positions and kernels cut off at padding make a kernel per position of it: the same numbers seen many times.
     """
-    softmax = normalization == "softmax"
-    kernel = weight if softmax else normalize(weight, normalization)
+    kernel = weight if options.normalization == "softmax" else normalize(weight, options.normalization)
     num_readers = x.shape[1] if num_last is None else num_last
-    if positions is not None:
-        num_readers = positions.shape[1]
-    if positions is not None or renormalize:
+    if options.positions is not None:
+        num_readers = options.positions.shape[1]
+    if options.positions is not None or options.renormalize:
         kernel = kernel.expand(x.shape[0], num_readers, -1, -1)
-    return convolve_fused(
-        x,
-        kernel,
-        left=left,
-        num_readers=num_readers,
-        valid=valid,
-        positions=positions,
-        softmax=softmax,
-        renormalize=renormalize,
-        dropconnect=dropconnect,
-        dropconnect_shared=dropconnect_shared,
-        boundaries=boundaries,
-    )
+    return convolve_fused(x, kernel, num_readers, options)
 
 
 IMPLEMENTATIONS = {"reference": light_conv_reference, "triton": light_conv_triton}

@@ -13,6 +13,7 @@ import torch
 
 from depthwise.errors import InputError
 from depthwise.kernels.call import Call
+from depthwise.kernels.options import ConvOptions
 from depthwise.kernels.packed import segments_of
 from depthwise.shapes import Tensor
 
@@ -32,28 +33,17 @@ LIBRARY.define(
 )
 
 
-def convolve_fused(
-    x: Tensor,
-    kernel: Tensor,
-    *,
-    left: int,
-    num_readers: int,
-    valid: Tensor | None,
-    positions: Tensor | None,
-    softmax: bool,
-    renormalize: bool,
-    dropconnect: float,
-    dropconnect_shared: bool,
-    boundaries: Tensor | None,
-) -> Tensor:
+def convolve_fused(x: Tensor, kernel: Tensor, num_readers: int, options: ConvOptions) -> Tensor:
     """The convolution as one operator. Its seed is drawn on the device, so that nothing waits for the GPU.
 
     Plain calls go to the kernels directly: the way through torch's dispatcher takes longer than they run. Compilers,
     exporters and subclasses of tensors meet the operator.
     """
+    left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries = options
     _check_shapes(x, kernel, num_readers, valid, positions)
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if dropconnect > 0 else None
     segments = None if boundaries is None else segments_of(boundaries, x.shape[1])
+    softmax = normalization == "softmax"
     tensors = (valid, positions, segments, seed)
     call = Call(left, num_readers, *tensors, softmax, renormalize, dropconnect, dropconnect_shared)
     keep = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)

@@ -7,6 +7,7 @@ from depthwise.mixers.build import build_mixer
 from depthwise.mixers.cnn import CNN
 from depthwise.mixers.dynamicconv import DynamicConv, KernelPredictor
 from depthwise.mixers.lightconv import LightConv
+from depthwise.mixers.linear import ScaledLinear
 
 __all__ = [
     "CNN",
@@ -16,6 +17,7 @@ __all__ = [
     "KernelPredictor",
     "LightConv",
     "Mixer",
+    "ScaledLinear",
     "SelfAttention",
     "build_mixer",
 ]

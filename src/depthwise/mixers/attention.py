@@ -5,19 +5,23 @@ from torch import nn
 from depthwise.kernels.attention import attend, attend_source
 from depthwise.memory import KeyValueMemory
 from depthwise.mixers.base import Mixer
+from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
+
+IN_GAIN = 0.5**0.5
+"""Queries, keys and values start as one (3D, D) matrix would."""
 
 
 class _Projections(nn.Module):
     """Query, key, value and output projections, each with bias."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, out_gain: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
+        self.query = ScaledLinear(width, width, IN_GAIN)
+        self.key = ScaledLinear(width, width, IN_GAIN)
+        self.value = ScaledLinear(width, width, IN_GAIN)
+        self.out = ScaledLinear(width, width, out_gain)
 
     def split(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T d"]:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -37,12 +41,19 @@ class SelfAttention(Mixer):
     """
 
     def __init__(
-        self, width: int, num_heads: int, *, causal: bool, window: int | None = None, dropout: float = 0.0
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        causal: bool,
+        window: int | None = None,
+        dropout: float = 0.0,
+        out_gain: float = 1.0,
     ) -> None:
         super().__init__()
         self.causal, self.window, self.dropout = causal, window, dropout
         self.reach = None if window is None else window - 1
-        self.projections = _Projections(width, num_heads)
+        self.projections = _Projections(width, num_heads, out_gain)
 
     def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> KeyValueMemory:
         return self.projections.keys_values(x, valid)
@@ -66,10 +77,10 @@ class SelfAttention(Mixer):
 class CrossAttention(nn.Module):
     """Attention over another sequence: ``write`` the source once, ``read`` it at every step."""
 
-    def __init__(self, width: int, num_heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, num_heads: int, *, dropout: float = 0.0, out_gain: float = 1.0) -> None:
         super().__init__()
         self.dropout = dropout
-        self.projections = _Projections(width, num_heads)
+        self.projections = _Projections(width, num_heads, out_gain)
 
     def write(self, x: Float[Tensor, "B S D"], valid: Bool[Tensor, "B S"] | None = None) -> KeyValueMemory:
         return self.projections.keys_values(x, valid)

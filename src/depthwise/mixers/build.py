@@ -12,14 +12,16 @@ from depthwise.mixers.projected import ConvOptions
 
 def build_mixer(config: StackConfig, layer: int, *, width: int, causal: bool) -> Mixer:
     """The mixer of block ``layer``; the options have been validated."""
-    size = config.kernel_size(layer)
+    size, gain = config.kernel_size(layer), config.gain_of_branches
     if config.mixer == "attention":
-        return SelfAttention(width, config.num_heads, causal=causal, window=size, dropout=config.attention_dropout)
+        return SelfAttention(
+            width, config.num_heads, causal=causal, window=size, dropout=config.attention_dropout, out_gain=gain
+        )
     if config.mixer == "average":
         return AverageAttention(width, config.ffn_width, causal=causal)
     assert size is not None, "validation asks for kernel sizes wherever a convolution is used"
     if config.mixer == "cnn":
-        return CNN(width, size, causal=causal, bias=config.conv_bias)
+        return CNN(width, size, causal=causal, bias=config.conv_bias, out_gain=gain)
     if config.mixer == "dynamicconv":
         return DynamicConv(conv_options(config, size, width, causal), kernel_from=config.kernel_from)
     assert config.mixer in ("lightconv", "depthwise")
@@ -43,4 +45,5 @@ def conv_options(config: StackConfig, kernel_size: int, width: int, causal: bool
         renormalize_padding=config.renormalize_padding,
         bias=config.conv_bias,
         input_dropout=config.input_dropout,
+        out_gain=config.gain_of_branches,
     )

@@ -12,8 +12,11 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 class CNN(Mixer):
     """A full D x D x K convolution without projections: the baseline of Wu et al. 2019, Table 3."""
 
-    def __init__(self, width: int, kernel_size: int, *, causal: bool, bias: bool = False) -> None:
+    def __init__(
+        self, width: int, kernel_size: int, *, causal: bool, bias: bool = False, out_gain: float = 1.0
+    ) -> None:
         super().__init__()
+        self.out_gain = out_gain
         self.left = taps_before(kernel_size, causal)
         self.reach = kernel_size - 1
         self.weight = nn.Parameter(torch.empty(width, width, kernel_size))

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from depthwise.memory import InputMemory
 from depthwise.mixers.base import Mixer, taps_before
+from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -27,6 +28,7 @@ class ConvOptions:
     renormalize_padding: bool = False
     bias: bool = False
     input_dropout: float = 0.0
+    out_gain: float = 1.0
 
     @property
     def channels(self) -> int:
@@ -45,7 +47,7 @@ class ProjectedConv(Mixer):
         self.left = taps_before(options.kernel_size, options.causal)
         self.reach = options.kernel_size - 1
         self.in_projection = nn.Linear(options.width, options.channels * (2 if options.glu else 1))
-        self.out_projection = nn.Linear(options.channels, options.width)
+        self.out_projection = ScaledLinear(options.channels, options.width, options.out_gain)
         self.conv_bias = nn.Parameter(self.out_projection.weight.new_zeros(options.channels)) if options.bias else None
 
     def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> InputMemory:

@@ -13,7 +13,7 @@ from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.errors import ConfigError, Problem
 from depthwise.memory import KeyValueMemory, Memory
-from depthwise.mixers import CrossAttention, build_mixer
+from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation, self.dropout = ACTIVATIONS[config.activation], config.activation_dropout
         self.hidden = nn.Linear(width, config.ffn_width)
-        self.out = nn.Linear(config.ffn_width, width)
+        self.out = ScaledLinear(config.ffn_width, width, config.gain_of_branches)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         return self.out(F.dropout(self.activation(self.hidden(x)), self.dropout, self.training))
@@ -92,7 +92,9 @@ class Block(GradientCheckpointingLayer):
         self.mixer_residual = Residual(width, config)
         self.cross: CrossAttention | None = None
         if has_source:
-            self.cross = CrossAttention(width, config.num_heads, dropout=config.attention_dropout)
+            self.cross = CrossAttention(
+                width, config.num_heads, dropout=config.attention_dropout, out_gain=config.gain_of_branches
+            )
             self.cross_residual = Residual(width, config)
         self.feed_forward = FeedForward(width, config)
         self.feed_forward_residual = Residual(width, config)

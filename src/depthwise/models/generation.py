@@ -59,12 +59,14 @@ class DepthwiseGenerationMixin(GenerationMixin):
 def generated_depths(output: ModelOutput) -> Int[Tensor, "B M"]:
     """How deep each generated token ran, from what ``generate(..., return_dict_in_generate=True)`` returned.
 
-    Beam search moves rows around; ``beam_indices`` says which row a hypothesis was in when each of its tokens was made.
-    0 where a hypothesis had ended.
+    Beam search moves rows around; ``beam_indices`` says which row a hypothesis was in when each of its tokens was made,
+    and where it had ended there is 0. Other searches run rows that ended like any other until all have.
     """
     state = output.get("past_key_values")
     if not isinstance(state, DecodeState):
         raise InputError("depths are on record only with a cache; generate with use_cache=True")
+    if state.remembers_all:
+        raise InputError("depths of drafted tokens are not on record one by one; generate without an assistant")
     by_step = [depths[:, -1] for depths in state.depths]
     rows = output.get("beam_indices")
     if rows is None:

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from depthwise.errors import ConfigError, Problem
-from depthwise.mixers import CNN, KernelPredictor, LightConv
+from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import LanguageHead
@@ -67,7 +67,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise the parameters that a module holds itself, as the reference implementation does.
 
-        Embeddings N(0, 1/D) with zero padding; linear maps Xavier-uniform with zero bias; kernels of light convolutions
+        Embeddings N(0, 1/D) with zero padding; linear maps Xavier-uniform with zero bias, those into the heads of an
+        attention times 1/sqrt(2), the last one of a branch times ``out_gain``; kernels of light convolutions
         Xavier-uniform on (H, 1, K); predictors of dynamic kernels torch's default for linear maps.
         """
         if isinstance(module, KernelPredictor):
@@ -78,7 +79,7 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            init.xavier_uniform_(module.weight, gain=module.gain if isinstance(module, ScaledLinear) else 1.0)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
@@ -89,7 +90,7 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, CNN):
-            init.xavier_uniform_(module.weight)
+            init.xavier_uniform_(module.weight, gain=module.out_gain)
             if module.bias is not None:
                 init.zeros_(module.bias)
         if isinstance(module, LightConv):

@@ -44,7 +44,7 @@ from depthwise.tasks.values import Examples, Losses, Prediction
 
 CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
-GRAPH_LENGTHS = 8
+GRAPH_LENGTHS = 4
 """Lengths are multiples of this where the GPU repeats recorded passes, so that there are few shapes to record."""
 SCORES_AT_ONCE = 1 << 27
 """Bounds memory: scores of the vocabulary that exist at the same time, at most."""

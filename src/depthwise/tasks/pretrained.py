@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from depthwise.errors import CheckpointError
 from depthwise.models.configuration import DepthwiseConfig
@@ -23,9 +24,11 @@ def pretrained_model(
         found: Any = model_class.from_pretrained(
             folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{folder} cannot be trained further: {reason}") from error
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise CheckpointError(
+            f"{folder} cannot be trained further: {reason}; give a folder with all files of a run"
+        ) from error
     loaded, info = found
     other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
     lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]

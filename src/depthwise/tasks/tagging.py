@@ -104,7 +104,8 @@ class Tagging(Task):
         return [self.tokenizers.source]
 
     def examples(self, split: str) -> Rows[PieceRow]:
-        if split == "train" and self.recipe.data.valid and self.has_entities:
+        chosen_by = self.recipe.training.metric or self.metric
+        if split == "train" and self.recipe.data.valid and chosen_by in OF_ENTITIES:
             entity_report([[OUTSIDE]], [[OUTSIDE]])  # says now, not after an epoch, that a library is missing
         corpus, report = self.corpus(split), LineReport(self.rules)
         sentences = shown(self._sentences(split, report), f"tokenising {corpus.name}", corpus.num_lines())

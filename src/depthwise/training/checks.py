@@ -34,8 +34,9 @@ def check_training(recipe: Recipe) -> None:
         problems.append(
             Problem("training.schedule.warmup", "1.0 is no share of all updates below 1; give 1 for one update")
         )
-    if recipe.training.graphs and recipe.training.compile:
-        problems.append(Problem("training.graphs", "is given beside training.compile; give one of them"))
+    for other in ("compile", "shard"):
+        if recipe.training.graphs and getattr(recipe.training, other):
+            problems.append(Problem("training.graphs", f"is given beside training.{other}; give one of them"))
     if recipe.training.graphs and model_options(recipe.model).get("adaptive") is not None:
         problems.append(
             Problem("training.graphs", "needs work that is the same for every batch, which an adaptive softmax has not")

@@ -16,11 +16,10 @@ class Meter:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, sums: Mapping[str, Tensor], num_items: int) -> None:
-        """Sums over some items of a batch, and how many those were."""
+        """Sums over some items of a batch, and how many those were; the tensors may be overwritten afterwards."""
         self.num_items += num_items
         for name, value in sums.items():
-            old = self._sums.get(name)
-            self._sums[name] = value.detach().double() if old is None else old + value.detach().double()
+            self._sums[name] = value.detach().double() + self._sums.get(name, 0)
 
     def sums(self) -> dict[str, float]:
         """All sums on the host; this waits for the device, once."""
