@@ -11,6 +11,8 @@ from typing import Any
 from depthwise.config.checks import relation_problems
 from depthwise.config.model import (
     ACTIVATIONS,
+    EXIT_HEADS,
+    EXIT_NORMS,
     KERNEL_NORMALIZATIONS,
     KERNEL_SOURCES,
     MIXERS,
@@ -79,6 +81,12 @@ def _epsilon(value: float) -> str | None:
     return None if 0 < value < 1 else f"{value} is no small positive number; give one such as 1e-5"
 
 
+def _exit_depths(depths: tuple[int, ...]) -> str | None:
+    if depths and all(low < high for low, high in zip((0, *depths), depths, strict=False)):
+        return None
+    return f"{list(depths)} are no depths of exits; give numbers of blocks from low to high, such as [1, 2, 4]"
+
+
 def _cutoffs(cutoffs: tuple[int, ...]) -> str | None:
     if not cutoffs:
         return "an adaptive softmax needs at least one cutoff; give one or remove adaptive"
@@ -97,6 +105,8 @@ _CHOICES = {
     "tied_embeddings": TIED_EMBEDDINGS,
     "pooling": POOLINGS,
     "head_transform": ACTIVATIONS,
+    "heads": EXIT_HEADS,
+    "norms": EXIT_NORMS,
 }
 _COUNTS = (
     *("vocab_size", "source_vocab_size", "width", "embedding_width"),
@@ -119,4 +129,5 @@ RULES: Rules = {
     "token_types": partial(at_least, 0),
     "factor": partial(at_least, 2),
     "cutoffs": _cutoffs,
+    "depths": _exit_depths,
 }

@@ -9,7 +9,7 @@ from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.generation import DepthwiseGenerationMixin
-from depthwise.models.language_head import HasLanguageHead, LanguageHead, build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, LanguageHead, build_exit_heads, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Float, Int, Tensor
@@ -25,6 +25,7 @@ class DepthwiseForCausalLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseG
         super().__init__(config)
         self.model = DepthwiseModel(config)
         self.head = build_head(config.options)
+        self.exit_heads = build_exit_heads(config.options)
         self._tied_weights_keys = tied_weights(config.options, "head", "decoder")
         self.post_init()
 
@@ -52,13 +53,14 @@ class DepthwiseForCausalLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseG
             use_cache=use_cache,
             plan=plan,
             output_hidden_states=output_hidden_states,
+            leaving=self.leaving(),
             return_dict=True,
         )
         hidden, logits, loss = output.last_hidden_state, None, None
         if labels is not None and isinstance(self.head, AdaptiveHead):
             loss = self._adaptive_loss(hidden[:, :-1], labels[:, 1:], num_items_in_batch)
         else:
-            logits = self.head(hidden)
+            logits = self.scores_each(hidden, output.depths)
             if labels is not None:
                 loss = token_cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from depthwise.config import ModelConfig
 from depthwise.models.adaptive import AdaptiveHead, precise
 from depthwise.models.block import ACTIVATIONS
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.models.exits import HasExits, separate_exits
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 class HeadTransform(nn.Module):
@@ -45,10 +46,20 @@ class LanguageHead(nn.Linear):
         return self.log_prob(hidden).topk(count, dim=-1)
 
 
-class HasLanguageHead:
+class HasLanguageHead(HasExits):
     """Gives Transformers the head of a language model, and takes a resized one from it."""
 
     head: nn.Module
+
+    def last_head(self) -> nn.Module:
+        return self.head
+
+    def scores_at(
+        self, depth: int, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T V"]:
+        head = self.head_at(depth)
+        assert isinstance(head, LanguageHead | AdaptiveHead)
+        return head.log_prob(states)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.head
@@ -74,6 +85,11 @@ def build_head(options: ModelConfig) -> LanguageHead | AdaptiveHead:
     elif options.embedding_width is not None:
         transform = nn.Linear(options.width, width)
     return LanguageHead(options.vocab_size, width, bias=options.head_transform is not None, transform=transform)
+
+
+def build_exit_heads(options: ModelConfig) -> nn.ModuleDict:
+    """The heads of exits that have their own, by depth."""
+    return nn.ModuleDict({str(depth): build_head(options) for depth in separate_exits(options)})
 
 
 def tied_weights(options: ModelConfig, head: str, side: str) -> dict[str, str]:

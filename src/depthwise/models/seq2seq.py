@@ -9,7 +9,7 @@ from depthwise.memory import DecodeState
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.generation import DepthwiseGenerationMixin
-from depthwise.models.language_head import HasLanguageHead, build_head, tied_weights
+from depthwise.models.language_head import HasLanguageHead, build_exit_heads, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.sides import Encoder
@@ -25,6 +25,7 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
         super().__init__(config)
         self.model = DepthwiseModel(config)
         self.head = build_head(config.options)
+        self.exit_heads = build_exit_heads(config.options)
         side = "encoder" if config.tied_embeddings == "all" else "decoder"
         self._tied_weights_keys = tied_weights(config.options, "head", side)
         self.post_init()
@@ -65,9 +66,10 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
             plan,
             encoder_plan,
             output_hidden_states,
+            leaving=self.leaving(),
             return_dict=True,
         )
-        logits = self.head(output.last_hidden_state)
+        logits = self.scores_each(output.last_hidden_state, output.depths)
         loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)
 

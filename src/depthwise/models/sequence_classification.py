@@ -6,13 +6,15 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import classification_loss
+from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.exits import HasExits, separate_exits
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.shapes import Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
-class DepthwiseForSequenceClassification(EncoderHead):
+class DepthwiseForSequenceClassification(HasExits, EncoderHead):
     """logits = W v + b, where v sums up the sequence.
 
     Pooling ``max_mean``: v = ReLU([max_t h_t; mean_t h_t]) over real tokens, W of width 2 D (Liu et al. 2021, eq. 5);
@@ -20,11 +22,28 @@ class DepthwiseForSequenceClassification(EncoderHead):
     encoder's pooler.
     """
 
+    leaves_by_rows = True
+
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config, pools=True)
         assert config.num_labels is not None
         self.classifier = nn.Linear(summary_width(config), config.num_labels)
+        depths, width = separate_exits(config.options), summary_width(config)
+        self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(width, config.num_labels) for depth in depths})
         self.post_init()
+
+    def last_head(self) -> nn.Module:
+        return self.classifier
+
+    def summary_of(self, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B 1 _e"]:
+        return self.pooled(states, valid).unsqueeze(1)
+
+    def scores_at(
+        self, depth: int, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B 1 labels"]:
+        """Log-probabilities of the classes, or the number itself where one is predicted."""
+        scores = precise(self.head_at(depth)(self.summary_of(states, valid)))
+        return scores if self.config.num_labels == 1 else scores.log_softmax(-1)
 
     @can_return_tuple
     def forward(
@@ -38,9 +57,11 @@ class DepthwiseForSequenceClassification(EncoderHead):
         token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels."""
-        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         summary = self.summary(output, input_ids, attention_mask)
-        logits, loss = self.classifier(F.dropout(summary, self.config.classifier_dropout, self.training)), None
+        assert output.depths is not None
+        seen = F.dropout(summary, self.config.classifier_dropout, self.training)
+        logits, loss = self.scores_each(seen, output.depths.amax(1)), None
         if labels is not None:
             problem = self.config.problem_type or _problem(self.config.num_labels, labels)
             loss = classification_loss(logits, labels, problem, num_items_in_batch)

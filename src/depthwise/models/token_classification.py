@@ -6,20 +6,32 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.losses import token_cross_entropy
+from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.exits import HasExits, separate_exits
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.shapes import Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
-class DepthwiseForTokenClassification(EncoderHead):
+class DepthwiseForTokenClassification(HasExits, EncoderHead):
     """logits_t = W h_t + b."""
 
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config)
         assert config.num_labels is not None
         self.classifier = nn.Linear(config.width, config.num_labels)
+        depths, num_labels = separate_exits(config.options), config.num_labels
+        self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(config.width, num_labels) for depth in depths})
         self.post_init()
+
+    def last_head(self) -> nn.Module:
+        return self.classifier
+
+    def scores_at(
+        self, depth: int, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T labels"]:
+        return precise(self.head_at(depth)(states)).log_softmax(-1)
 
     @can_return_tuple
     def forward(
@@ -33,9 +45,10 @@ class DepthwiseForTokenClassification(EncoderHead):
         token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per token; ``labels`` are ``-100`` where a token carries none."""
-        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids)
+        output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert output.last_hidden_state is not None
+        assert output.depths is not None
         seen = F.dropout(output.last_hidden_state, self.config.classifier_dropout, self.training)
-        logits = self.classifier(seen)
+        logits = self.scores_each(seen, output.depths)
         loss = None if labels is None else token_cross_entropy(logits, labels, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)
