@@ -99,7 +99,7 @@ class ThresholdConfig:
 
     def threshold_of(self, index: int) -> float:
         """The threshold of an exit, counted from 0."""
-        return self.threshold[0 if len(self.threshold) == 1 else index]
+        return float(self.threshold[0 if len(self.threshold) == 1 else index])
 
 
 @dataclass(frozen=True, kw_only=True)

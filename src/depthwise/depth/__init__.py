@@ -1,6 +1,20 @@
 """How deep: the policies that decide which blocks each token runs, and the plans they make."""
 
+from depthwise.depth.fixed import FixedDepth
 from depthwise.depth.plan import Gate, Plan
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
+from depthwise.depth.sequence_exit import SequenceExit
+from depthwise.depth.token_exit import TokenExit
 
-__all__ = ["Context", "Gate", "Lesson", "Plan", "Policy", "State", "Visit"]
+__all__ = [
+    "Context",
+    "FixedDepth",
+    "Gate",
+    "Lesson",
+    "Plan",
+    "Policy",
+    "SequenceExit",
+    "State",
+    "TokenExit",
+    "Visit",
+]
