@@ -2,6 +2,7 @@
 
 from depthwise.depth.fixed import FixedDepth
 from depthwise.depth.plan import Gate, Plan
+from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
 from depthwise.depth.sequence_exit import SequenceExit
 from depthwise.depth.token_exit import TokenExit
@@ -12,6 +13,7 @@ __all__ = [
     "Gate",
     "Lesson",
     "Plan",
+    "PoissonBinomial",
     "Policy",
     "SequenceExit",
     "State",
