@@ -1,6 +1,8 @@
 """How deep: the policies that decide which blocks each token runs, and the plans they make."""
 
+from depthwise.depth.confidence_threshold import ConfidenceThreshold
 from depthwise.depth.fixed import FixedDepth
+from depthwise.depth.learned_confidence import LearnedConfidence
 from depthwise.depth.plan import Gate, Plan
 from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
@@ -8,9 +10,11 @@ from depthwise.depth.sequence_exit import SequenceExit
 from depthwise.depth.token_exit import TokenExit
 
 __all__ = [
+    "ConfidenceThreshold",
     "Context",
     "FixedDepth",
     "Gate",
+    "LearnedConfidence",
     "Lesson",
     "Plan",
     "PoissonBinomial",
