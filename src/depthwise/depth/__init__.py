@@ -3,6 +3,7 @@
 from depthwise.depth.confidence_threshold import ConfidenceThreshold
 from depthwise.depth.fixed import FixedDepth
 from depthwise.depth.learned_confidence import LearnedConfidence
+from depthwise.depth.patience import Patience
 from depthwise.depth.plan import Gate, Plan
 from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
@@ -16,6 +17,7 @@ __all__ = [
     "Gate",
     "LearnedConfidence",
     "Lesson",
+    "Patience",
     "Plan",
     "PoissonBinomial",
     "Policy",
