@@ -1,5 +1,6 @@
 """How deep: the policies that decide which blocks each token runs, and the plans they make."""
 
+from depthwise.depth.build import build_policy
 from depthwise.depth.confidence_threshold import ConfidenceThreshold
 from depthwise.depth.fixed import FixedDepth
 from depthwise.depth.learned_confidence import LearnedConfidence
@@ -25,4 +26,5 @@ __all__ = [
     "State",
     "TokenExit",
     "Visit",
+    "build_policy",
 ]
