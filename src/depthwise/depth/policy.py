@@ -83,6 +83,10 @@ class Policy(nn.Module):
 
     plans: ClassVar[bool] = False
     """Whether depths are known before the stack runs (``plan``) or found on the way (``leaving``)."""
+    needs_training: ClassVar[bool] = False
+    """Whether it decides by parameters, which mean nothing before they are trained."""
+    by_sequence: ClassVar[bool] = False
+    """Whether its losses are sums over sequences and not over tokens."""
 
     def plan(self, context: Context) -> Int[Tensor, "B T"]:
         """The depth of every token, one of the exits; what it says of padding does not matter."""
