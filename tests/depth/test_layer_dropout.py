@@ -90,6 +90,12 @@ def test_chances_in_a_tensor() -> None:
     assert torch.equal(*plans)
 
 
+def test_nothing_is_looked_at() -> None:
+    """Tensors of the meta device hold no values: whoever asks for one fails."""
+    for chances in ([0.1, 0.5], torch.empty(2, device="meta")):
+        assert drawn_plan(chances, 4, 3, by_row=True, device="meta").run.device.type == "meta"
+
+
 def test_a_generator_of_its_own() -> None:
     """The global one is left alone."""
     before = torch.get_rng_state()
