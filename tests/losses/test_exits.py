@@ -359,8 +359,12 @@ def test_what_is_frozen_has_no_gradient(frozen: str) -> None:
         states = tuple(state.detach() for state in states)
     for head in heads[:1] if frozen == "one head" else heads if frozen in ("heads", "both") else []:
         head.requires_grad_(False)
+    seen = set()
+    for head in heads:
+        head.register_forward_hook(lambda _, given, scores: seen.add(given[0].requires_grad) if len(scores) else None)
     losses = [exit_cross_entropy(states, heads, LABELS, [1.0] * 3).loss, plain_mean(states, heads)]
     assert [loss.requires_grad for loss in losses] == [frozen != "both"] * 2
+    assert seen == {frozen in ("heads", "one head")}
     wanted = [tensor for tensor in (*states, *params_of(heads)) if tensor.requires_grad]
     if wanted:
         assert_same(*(torch.autograd.grad(loss, wanted) for loss in losses), **CLOSE)
