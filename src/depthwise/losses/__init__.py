@@ -7,14 +7,21 @@ from depthwise.losses.cross_entropy import (
     summed_over_items,
     token_cross_entropy,
 )
+from depthwise.losses.distillation import student_divergence
+from depthwise.losses.exits import ExitLoss, ExitStatistics, ExitTargets, exit_cross_entropy
 from depthwise.losses.label_smoothing import SmoothedLoss, label_smoothed_cross_entropy
 
 __all__ = [
     "IGNORED",
+    "ExitLoss",
+    "ExitStatistics",
+    "ExitTargets",
     "SmoothedLoss",
     "check_labels",
     "classification_loss",
+    "exit_cross_entropy",
     "label_smoothed_cross_entropy",
+    "student_divergence",
     "summed_over_items",
     "token_cross_entropy",
 ]
