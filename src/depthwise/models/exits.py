@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthwise.config import ModelConfig
-from depthwise.depth import Policy
+from depthwise.config import ModelConfig, parse_policy
+from depthwise.config.validation import UNPARSED
+from depthwise.depth import Policy, build_policy
 from depthwise.errors import InputError
 from depthwise.models.masked import Leaving
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -17,12 +18,14 @@ class HasExits:
 
     The head of the model is that of the last exit. With ``exits.heads`` tied it serves the others too, else those are
     in ``exit_heads``. A policy (``use_policy``) decides who leaves where; without one every token runs the whole stack.
+    ``trained_policy`` is the one that learns with the model, where its options name one that has parameters.
     In training nobody leaves: all exits learn from tokens that run to the end, or from plans.
     """
 
     config: Any
     training: bool
     exit_heads: nn.ModuleDict
+    trained_policy: Policy | None
     leaves_by_rows = False
     """Whether whole rows leave, since there is one prediction for each, or every token by itself."""
     _policy: Policy | None = None
@@ -74,6 +77,16 @@ class HasExits:
             if bool(here.any()):
                 scores = torch.where(here.unsqueeze(-1), head(hidden), scores)
         return scores
+
+
+def build_trained_policy(options: ModelConfig, width: int) -> Policy | None:
+    """The policy of a model's options, if it decides by parameters; its states have this width."""
+    if options.policy is None or options.policy["kind"] in UNPARSED:
+        return None
+    has_source = options.encoder is not None and options.decoder is not None
+    parsed = parse_policy(options.policy)
+    policy = build_policy(parsed, width=width, exits=options.exit_depths, has_source=has_source)
+    return policy if policy.needs_training else None
 
 
 def separate_exits(options: ModelConfig) -> tuple[int, ...]:

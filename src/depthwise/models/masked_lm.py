@@ -25,7 +25,7 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config, pools=config.sentence_order)
         self.head = build_head(config.options)
-        self.exit_heads = nn.ModuleDict()
+        self.exit_heads, self.trained_policy = nn.ModuleDict(), None
         if config.exits is not None:
             raise ConfigError("DepthwiseForMaskedLM", [Problem("exits", "fill masks at the end alone; remove exits")])
         self.sentence_order = nn.Linear(summary_width(config), 2) if config.sentence_order else None

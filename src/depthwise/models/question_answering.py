@@ -10,7 +10,7 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
 from depthwise.models.inputs import can_look_into, valid_tokens
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -26,6 +26,7 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
         self.pointers = nn.Linear(config.width, 2)
         depths = separate_exits(config.options)
         self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(config.width, 2) for depth in depths})
+        self.trained_policy = build_trained_policy(config.options, config.width)
         self.post_init()
 
     def last_head(self) -> nn.Module:

@@ -8,6 +8,7 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.memory import DecodeState
 from depthwise.models.backbone import DepthwiseModel
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.exits import build_trained_policy
 from depthwise.models.generation import DepthwiseGenerationMixin
 from depthwise.models.language_head import HasLanguageHead, build_exit_heads, build_head, tied_weights
 from depthwise.models.outputs import DepthwiseOutput
@@ -26,6 +27,7 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
         self.model = DepthwiseModel(config)
         self.head = build_head(config.options)
         self.exit_heads = build_exit_heads(config.options)
+        self.trained_policy = build_trained_policy(config.options, config.width)
         side = "encoder" if config.tied_embeddings == "all" else "decoder"
         self._tied_weights_keys = tied_weights(config.options, "head", side)
         self.post_init()

@@ -1,15 +1,18 @@
 """An encoder and one prediction per sequence: classes, several labels, or numbers."""
 
+from typing import Any
+
 from torch import nn
 from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
+from depthwise.errors import ConfigError, Problem
 from depthwise.losses import classification_loss
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -30,6 +33,9 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         self.classifier = nn.Linear(summary_width(config), config.num_labels)
         depths, width = separate_exits(config.options), summary_width(config)
         self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(width, config.num_labels) for depth in depths})
+        self.trained_policy = build_trained_policy(config.options, width)
+        if config.num_labels == 1:
+            _check_policy_of_numbers(config.policy or {})
         self.post_init()
 
     def last_head(self) -> nn.Module:
@@ -66,6 +72,18 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
             problem = self.config.problem_type or _problem(self.config.num_labels, labels)
             loss = classification_loss(logits, labels, problem, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)
+
+
+def _check_policy_of_numbers(policy: dict[str, Any]) -> None:
+    """Refuse policies that learn whether a first guess is right, of which an estimate has none."""
+    remedy = None
+    if policy.get("kind") == "learned_confidence":
+        remedy = "choose another kind of policy"
+    elif policy.get("oracle") == "correctness" and policy.get("objective") != "expected_loss":
+        remedy = "choose the oracle likelihood"
+    if remedy is not None:
+        message = f"an estimated number is never just right; {remedy}"
+        raise ConfigError("DepthwiseForSequenceClassification", [Problem("policy", message)])
 
 
 def _problem(num_labels: int | None, labels: Tensor) -> str:

@@ -9,7 +9,7 @@ from depthwise.losses import token_cross_entropy
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -23,6 +23,7 @@ class DepthwiseForTokenClassification(HasExits, EncoderHead):
         self.classifier = nn.Linear(config.width, config.num_labels)
         depths, num_labels = separate_exits(config.options), config.num_labels
         self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(config.width, num_labels) for depth in depths})
+        self.trained_policy = build_trained_policy(config.options, config.width)
         self.post_init()
 
     def last_head(self) -> nn.Module:
