@@ -13,6 +13,7 @@ from depthwise.config.depth import (
     policy_dict,
 )
 from depthwise.config.depth_parsing import check_policy, parse_policy, placement_problems
+from depthwise.config.exit_training import ExitTrainingConfig
 from depthwise.config.masking import MaskingConfig
 from depthwise.config.model import (
     ACTIVATIONS,
@@ -71,6 +72,7 @@ __all__ = [
     "ConfidenceConfig",
     "DataConfig",
     "EvaluationConfig",
+    "ExitTrainingConfig",
     "ExitsConfig",
     "FixedDepthConfig",
     "LearnedConfidenceConfig",
