@@ -1,5 +1,6 @@
 """What training minimises."""
 
+from depthwise.losses.classifier_exits import class_exits, number_exits
 from depthwise.losses.cross_entropy import (
     IGNORED,
     check_labels,
@@ -18,9 +19,11 @@ __all__ = [
     "ExitTargets",
     "SmoothedLoss",
     "check_labels",
+    "class_exits",
     "classification_loss",
     "exit_cross_entropy",
     "label_smoothed_cross_entropy",
+    "number_exits",
     "student_divergence",
     "summed_over_items",
     "token_cross_entropy",

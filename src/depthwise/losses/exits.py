@@ -99,7 +99,7 @@ def exit_cross_entropy(
     count = torch.as_tensor(is_counted.sum() if num_items is None else num_items, device=flat.device)
     chunk = tokens_at_once or max(1, SCORES_AT_ONCE // num_types)
     if weights is not None:
-        shares = _shares(weights, states)
+        shares = exit_shares(weights, states)
         exits = [_Exit(state.flatten(0, 1), heads[i], flat, shares[i]) for i, state in enumerate(states)]
     else:
         assert chosen is not None
@@ -244,7 +244,7 @@ class _Run:
         return _Said(total, total, nll, guesses, None)
 
 
-def _shares(weights: Sequence[float] | Float[Tensor, "E"], states: Sequence[Tensor]) -> Sequence[float | Tensor]:
+def exit_shares(weights: Sequence[float] | Float[Tensor, "E"], states: Sequence[Tensor]) -> Sequence[float | Tensor]:
     """Weights divided by their sum."""
     if len(weights) != len(states):
         raise InputError(f"there are {len(weights)} weights for {len(states)} exits; give one for each")

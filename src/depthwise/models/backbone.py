@@ -1,6 +1,7 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
+from typing import NamedTuple
 
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -9,8 +10,10 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.exits import HasExits
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.masked import Leaving
+from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pooling import Pooler, first_token, max_and_mean
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -111,6 +114,15 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         )
 
 
+class Encoded(NamedTuple):
+    """``states`` as the heads of exits see them, of all copies of a batch, and the exits that they have drawn."""
+
+    output: DepthwiseOutput
+    states: tuple[Float[Tensor, "B T D"], ...]
+    chosen: Int[Tensor, "B _p"] | None
+    valid: Bool[Tensor, "B T"] | None
+
+
 class EncoderHead(DepthwisePreTrainedModel):
     """What heads on an encoder share: the encoder, with its pooler where the head has a use for it (``pools``)."""
 
@@ -141,6 +153,26 @@ class EncoderHead(DepthwisePreTrainedModel):
             return_dict=True,
         )
         return output
+
+    def encode_exits(
+        self,
+        objective: ExitObjective,
+        input_ids: Int[Tensor, "B T"] | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Int[Tensor, "B T"] | None,
+    ) -> Encoded:
+        """All that exits learn from, but the labels."""
+        assert isinstance(self, HasExits)
+        ids, mask, types = map(objective.repeated, (input_ids, attention_mask, token_type_ids))
+        ids = _given(ids, "input_ids")
+        shape = (len(ids), ids.shape[1])
+        plan, chosen = objective.drawn(self.exit_depths, shape, ids.device, by_row=self.leaves_by_rows)
+        output = self.encode(ids, mask, plan, True, types)
+        encoder = self.model.encoder
+        assert encoder is not None
+        states = self.states_at_exits(encoder.stack, output, is_mixed=objective.is_mixed)
+        valid = valid_tokens(mask, ids, "attention_mask", self.config.pad_token_id)
+        return Encoded(output, states, chosen, valid)
 
     def summary(
         self, output: DepthwiseOutput, input_ids: Int[Tensor, "B T"] | None, attention_mask: Tensor | None

@@ -32,6 +32,10 @@ class DepthwiseConfig(PreTrainedConfig):
         "encoder_depths",
         "pooler_output",
         "sentence_order_logits",
+        "exit_nll",
+        "exit_items",
+        "exit_correct",
+        "policy_loss",
     ]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "width"}
     has_no_defaults_at_init: ClassVar[bool] = True

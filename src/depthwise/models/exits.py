@@ -1,5 +1,6 @@
-"""Heads of all exits, and the policy by which tokens leave there."""
+"""Heads of all exits, what they learn together, and the policy by which tokens leave there."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -7,9 +8,13 @@ from torch import nn
 
 from depthwise.config import ModelConfig, parse_policy
 from depthwise.config.validation import UNPARSED
-from depthwise.depth import Policy, build_policy
+from depthwise.depth import Context, Lesson, Policy, build_policy
 from depthwise.errors import InputError
+from depthwise.losses import ExitLoss, summed_over_items
 from depthwise.models.masked import Leaving
+from depthwise.models.objective import ExitObjective
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.stack import Source, Stack
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -62,8 +67,14 @@ class HasExits:
         """The policy with the heads it looks at; none in training, and where there is no policy."""
         if self._policy is None or self.training:
             return None
-        exits, summary = self.config.options.exit_depths, self.summary_of if self.leaves_by_rows else None
-        return Leaving(policy=self._policy, exits=exits, scores=self.scores_at, summary=summary)
+        summary = self.summary_of if self.leaves_by_rows else None
+        return Leaving(policy=self._policy, exits=self.exit_depths, scores=self.scores_at, summary=summary)
+
+    @cached_property
+    def exit_depths(self) -> tuple[int, ...]:
+        """The depths of all exits, from low to high; the last is the number of layers."""
+        depths: tuple[int, ...] = self.config.options.exit_depths
+        return depths
 
     def head_at(self, depth: int) -> nn.Module:
         """The head of those who leave at this depth: its own, or that of the end."""
@@ -77,6 +88,85 @@ class HasExits:
             if bool(here.any()):
                 scores = torch.where(here.unsqueeze(-1), head(hidden), scores)
         return scores
+
+    # Learning
+
+    def heads_of_exits(self) -> list[nn.Module]:
+        return [self.head_at(depth) for depth in self.exit_depths]
+
+    def states_at_exits(
+        self, stack: Stack, output: DepthwiseOutput, *, is_mixed: bool
+    ) -> tuple[Float[Tensor, "B T D"], ...]:
+        """States as the heads of exits see them: of tokens that came there, or where each one left."""
+        assert output.hidden_by_depth is not None
+        hidden = output.hidden_by_depth
+        if is_mixed and not stack.exit_norms:
+            return (stack.normalized(hidden[-1]),) * len(self.exit_depths)
+        return tuple(stack.normalized(hidden[-1 if is_mixed else depth], depth) for depth in self.exit_depths)
+
+    @property
+    def learns_policy(self) -> bool:
+        return self.trained_policy is not None
+
+    def taught(
+        self,
+        output: DepthwiseOutput,
+        found: ExitLoss,
+        objective: ExitObjective,
+        num_items: Tensor | int | None,
+        lesson: Lesson | None = None,
+        *,
+        items_of_label: int = 1,
+    ) -> DepthwiseOutput:
+        """The output with the loss of all exits and, where there is a lesson for it, of the policy.
+
+        A label of the lesson stands for some of the items that the loss is divided by.
+        """
+        loss, policy_loss = found.loss, None
+        if lesson is not None and self.trained_policy is not None and objective.policy_weight:
+            terms = sum(self.trained_policy.losses(lesson).values(), loss.new_zeros(()))
+            num_labels = lesson.valid.sum()
+            if self.trained_policy.by_sequence:
+                terms = terms * num_labels / lesson.valid.any(1).sum().clamp(min=1)
+            items = objective.items(num_items)
+            num_here = num_labels * items_of_label
+            loss = loss + objective.policy_weight * summed_over_items(terms * items_of_label, items, num_here)
+            policy_loss = terms.detach()
+        return output.replaced(
+            loss=loss,
+            logits=None,
+            hidden_by_depth=None,
+            exit_nll=found.nll_sums,
+            exit_items=found.num_tokens,
+            policy_loss=policy_loss,
+        )
+
+    def lesson_of(
+        self,
+        states: tuple[Float[Tensor, "B T D"], ...],
+        found: ExitLoss,
+        valid: Bool[Tensor, "B T"],
+        source: Source | None = None,
+    ) -> Lesson:
+        """What the policy learns from, of tokens that ran the whole stack."""
+        assert found.statistics is not None
+        statistics, (num_rows, num_steps) = found.statistics, valid.shape
+        context = Context(
+            shape=(num_rows, num_steps),
+            exits=self.exit_depths,
+            steps=torch.arange(num_steps, device=valid.device).expand(num_rows, -1),
+            valid=valid,
+            source=None if source is None else source.states,
+            source_valid=None if source is None else source.valid,
+        )
+        return Lesson(
+            context=context,
+            hidden=states,
+            nll=statistics.nll,
+            correct=statistics.correct,
+            agrees=statistics.guesses == statistics.guesses[-1],
+            valid=valid,
+        )
 
 
 def build_trained_policy(options: ModelConfig, width: int) -> Policy | None:

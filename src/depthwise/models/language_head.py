@@ -4,9 +4,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from depthwise.config import ModelConfig
+from depthwise.losses import IGNORED, exit_cross_entropy
 from depthwise.models.adaptive import AdaptiveHead, precise
 from depthwise.models.block import ACTIVATIONS
 from depthwise.models.exits import HasExits, separate_exits
+from depthwise.models.objective import ExitObjective
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -60,6 +64,32 @@ class HasLanguageHead(HasExits):
         head = self.head_at(depth)
         assert isinstance(head, LanguageHead | AdaptiveHead)
         return head.log_prob(states)
+
+    def taught_tokens(
+        self,
+        output: DepthwiseOutput,
+        states: tuple[Float[Tensor, "B T D"], ...],
+        labels: Int[Tensor, "B T"],
+        num_items: Tensor | int | None,
+        objective: ExitObjective,
+        chosen: Int[Tensor, "B T"] | None,
+        source: Source | None = None,
+    ) -> DepthwiseOutput:
+        """The output with the loss of all exits, from the states that their heads see."""
+        learns = self.learns_policy and bool(objective.policy_weight)
+        found = exit_cross_entropy(
+            states,
+            self.heads_of_exits(),
+            labels,
+            objective.weights,
+            objective.items(num_items),
+            chosen=chosen,
+            targets=objective.targets,
+            in_bands=isinstance(self.head, AdaptiveHead),
+            statistics=learns,
+        )
+        lesson = self.lesson_of(states, found, labels != IGNORED, source) if learns else None
+        return self.taught(output, found, objective, num_items, lesson)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.head

@@ -29,7 +29,7 @@ def run_masked(
     """Run a plan: h^n_t = block_n(h^{n-1})_t where token t runs block n, else h^{n-1}_t, until no token runs.
 
     Padding never runs. Tokens that have left are still written by every later block from their copied state, so that
-    those who run see them there.
+    those who run see them there. Training does not wait for a device to say when no token runs: all blocks do then.
     """
     expected = (stack.num_layers, *x.shape[:2])
     if tuple(plan.run.shape) != expected:
@@ -38,7 +38,8 @@ def run_masked(
         raise InputError(f"the weights of the plan have shape {tuple(plan.weight.shape)}, the input has {expected}")
     if valid is not None:
         plan = Plan(plan.run & valid, plan.weight)
-    num_layers = stack.num_layers if _is_sharded(stack) else plan.num_layers_needed()
+    runs_all = _is_sharded(stack) or (stack.training and x.device.type != "cpu")
+    num_layers = stack.num_layers if runs_all else plan.num_layers_needed()
 
     def gates(layer: int, _: Tensor) -> Gate | bool:
         return plan.gate(layer) if layer < num_layers else False

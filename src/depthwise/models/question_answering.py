@@ -6,12 +6,13 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.errors import InputError
-from depthwise.losses import IGNORED, token_cross_entropy
+from depthwise.losses import IGNORED, ExitStatistics, class_exits, token_cross_entropy
 from depthwise.models.adaptive import precise
-from depthwise.models.backbone import EncoderHead
+from depthwise.models.backbone import Encoded, EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
 from depthwise.models.inputs import can_look_into, valid_tokens
+from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -51,12 +52,17 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
+        objective: ExitObjective | None = None,
     ) -> DepthwiseOutput:
         """Scores (B, T, 2) of start and end at every token, lowest on padding.
 
         ``labels`` hold start and end of each row, ``-100`` where an answer lies outside; ``start_positions`` and
         ``end_positions`` are the same in two tensors.
         """
+        if objective is not None:
+            encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
+            labels = objective.repeated(_labels(labels, start_positions, end_positions))
+            return self._taught(encoded, labels, num_items_in_batch, objective)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert input_ids is not None
         assert output.last_hidden_state is not None
@@ -68,6 +74,37 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
             _check_labels(labels, valid, logits.shape[1])
             loss = token_cross_entropy(logits.transpose(1, 2), labels, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits, start_logits=logits[..., 0], end_logits=logits[..., 1])
+
+    def _taught(
+        self, encoded: Encoded, labels: Tensor | None, num_items: Tensor | int | None, objective: ExitObjective
+    ) -> DepthwiseOutput:
+        """Start and end of a row are two items of the loss, and one label of the policy."""
+        output, states, chosen, valid = encoded
+        if labels is None:
+            raise InputError("exits learn from labels; give labels beside the objective")
+        _check_labels(labels, valid, states[0].shape[1])
+        scores = [
+            _among_real(head(state), valid).transpose(1, 2)
+            for head, state in zip(self.heads_of_exits(), states, strict=True)
+        ]
+        chosen = None if chosen is None else chosen.expand_as(labels)
+        items, targets = objective.items(num_items), objective.targets
+        found = class_exits(scores, labels, objective.weights, items, chosen=chosen, targets=targets)
+        assert found.statistics is not None
+        lesson = None
+        if self.learns_policy:
+            summaries = tuple(self.summary_of(state, valid) for state in states)
+            of_rows = found._replace(statistics=_of_rows(found.statistics, states[0].shape[1]))
+            lesson = self.lesson_of(summaries, of_rows, (labels != IGNORED).any(1, keepdim=True))
+        taught = self.taught(output, found, objective, num_items, lesson, items_of_label=2)
+        return taught.replaced(exit_correct=found.statistics.correct.all(-1).sum(1))
+
+
+def _of_rows(statistics: ExitStatistics, length: int) -> ExitStatistics:
+    """Both pointers of a row as one: their mean, and their pair, which is right if both are."""
+    starts, ends = statistics.guesses.split(1, dim=-1)
+    nll, correct = statistics.nll.mean(-1, keepdim=True), statistics.correct.all(-1, keepdim=True)
+    return ExitStatistics(nll, starts * length + ends, correct)
 
 
 def _among_real(scores: Float[Tensor, "B T 2"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T 2"]:

@@ -7,12 +7,13 @@ from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
-from depthwise.errors import ConfigError, Problem
-from depthwise.losses import classification_loss
+from depthwise.errors import ConfigError, InputError, Problem
+from depthwise.losses import IGNORED, class_exits, classification_loss, number_exits
 from depthwise.models.adaptive import precise
-from depthwise.models.backbone import EncoderHead, summary_width
+from depthwise.models.backbone import Encoded, EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
+from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -61,17 +62,52 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
+        objective: ExitObjective | None = None,
     ) -> DepthwiseOutput:
         """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels."""
+        if objective is not None:
+            encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
+            return self._taught(encoded, objective.repeated(labels), num_items_in_batch, objective)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         summary = self.summary(output, input_ids, attention_mask)
         assert output.depths is not None
         seen = F.dropout(summary, self.config.classifier_dropout, self.training)
         logits, loss = self.scores_each(seen, output.depths.amax(1)), None
         if labels is not None:
-            problem = self.config.problem_type or _problem(self.config.num_labels, labels)
+            problem = self._problem(labels)
             loss = classification_loss(logits, labels, problem, num_items_in_batch)
         return output.replaced(loss=loss, logits=logits)
+
+    def _taught(
+        self, encoded: Encoded, labels: Tensor | None, num_items: Tensor | int | None, objective: ExitObjective
+    ) -> DepthwiseOutput:
+        output, states, chosen, valid = encoded
+        if labels is None:
+            raise InputError("exits learn from labels; give labels beside the objective")
+        problem, dropout = self._problem(labels), self.config.classifier_dropout
+        summaries = tuple(self.summary_of(state, valid) for state in states)
+        scores = [
+            head(F.dropout(summary, dropout, self.training))
+            for head, summary in zip(self.heads_of_exits(), summaries, strict=True)
+        ]
+        items, targets = objective.items(num_items), objective.targets
+        if problem == "single_label_classification":
+            one = labels.view(-1, 1)
+            found = class_exits(scores, one, objective.weights, items, chosen=chosen, targets=targets)
+            is_labelled = one != IGNORED
+        else:
+            rows = [score.squeeze(1) for score in scores]
+            found = number_exits(rows, labels, problem, objective.weights, items, chosen=chosen, targets=targets)
+            is_labelled = ~labels.to(rows[0]).view_as(rows[0]).isnan().all(-1, keepdim=True)
+        if self.learns_policy and problem == "multi_label_classification":
+            raise InputError("a policy learns from one label of each sequence, not from several; train exits alone")
+        lesson = self.lesson_of(summaries, found, is_labelled) if self.learns_policy else None
+        assert found.statistics is not None
+        taught = self.taught(output, found, objective, num_items, lesson)
+        return taught.replaced(exit_correct=found.statistics.correct.sum((1, 2)))
+
+    def _problem(self, labels: Tensor) -> str:
+        return self.config.problem_type or _problem(self.config.num_labels, labels)
 
 
 def _check_policy_of_numbers(policy: dict[str, Any]) -> None:
