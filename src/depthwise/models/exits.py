@@ -169,6 +169,14 @@ class HasExits:
         )
 
 
+def num_correct(correct: Bool[Tensor, "E B P"], chosen: Int[Tensor, "B P"] | None) -> Int[Tensor, "E"]:
+    """How many guesses of each exit are right, among those who came there."""
+    if chosen is not None:
+        numbers = torch.arange(len(correct), device=correct.device).view(-1, 1, 1)
+        correct = correct & (chosen.to(correct.device) == numbers)
+    return correct.sum((1, 2))
+
+
 def build_trained_policy(options: ModelConfig, width: int) -> Policy | None:
     """The policy of a model's options, if it decides by parameters; its states have this width."""
     if options.policy is None or options.policy["kind"] in UNPARSED:

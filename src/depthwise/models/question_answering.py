@@ -10,7 +10,7 @@ from depthwise.losses import IGNORED, ExitStatistics, class_exits, token_cross_e
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import Encoded, EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, num_correct, separate_exits
 from depthwise.models.inputs import can_look_into, valid_tokens
 from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
@@ -97,7 +97,8 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
             of_rows = found._replace(statistics=_of_rows(found.statistics, states[0].shape[1]))
             lesson = self.lesson_of(summaries, of_rows, (labels != IGNORED).any(1, keepdim=True))
         taught = self.taught(output, found, objective, num_items, lesson, items_of_label=2)
-        return taught.replaced(exit_correct=found.statistics.correct.all(-1).sum(1))
+        both = found.statistics.correct.all(-1, keepdim=True)
+        return taught.replaced(exit_correct=num_correct(both, None if chosen is None else chosen[:, :1]))
 
 
 def _of_rows(statistics: ExitStatistics, length: int) -> ExitStatistics:

@@ -12,7 +12,7 @@ from depthwise.losses import IGNORED, class_exits, classification_loss, number_e
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import Encoded, EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, num_correct, separate_exits
 from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -104,7 +104,7 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         lesson = self.lesson_of(summaries, found, is_labelled) if self.learns_policy else None
         assert found.statistics is not None
         taught = self.taught(output, found, objective, num_items, lesson)
-        return taught.replaced(exit_correct=found.statistics.correct.sum((1, 2)))
+        return taught.replaced(exit_correct=num_correct(found.statistics.correct, chosen))
 
     def _problem(self, labels: Tensor) -> str:
         return self.config.problem_type or _problem(self.config.num_labels, labels)

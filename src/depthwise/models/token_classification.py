@@ -10,7 +10,7 @@ from depthwise.losses import IGNORED, class_exits, token_cross_entropy
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import Encoded, EncoderHead
 from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.exits import HasExits, build_trained_policy, separate_exits
+from depthwise.models.exits import HasExits, build_trained_policy, num_correct, separate_exits
 from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -73,4 +73,4 @@ class DepthwiseForTokenClassification(HasExits, EncoderHead):
         assert found.statistics is not None
         lesson = self.lesson_of(states, found, labels != IGNORED) if self.learns_policy else None
         taught = self.taught(output, found, objective, num_items, lesson)
-        return taught.replaced(exit_correct=found.statistics.correct.sum((1, 2)))
+        return taught.replaced(exit_correct=num_correct(found.statistics.correct, chosen))
