@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from depthwise.config import (
     ConfidenceConfig,
@@ -152,6 +153,19 @@ def test_the_own_policy_is_tried_around_its_threshold(make_run: MakeRun) -> None
     assert thresholds(run, PoissonBinomialConfig(decision="sample")) == [None]
     assert thresholds(run, LearnedConfidenceConfig(threshold=(0.95, 0.5, 0.5))) == [*grid, [0.95, 0.5, 0.5]]
     assert thresholds(run, TokenExitConfig()) == [None]
+
+
+def test_a_learned_policy_is_swept_by_its_weights(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chances of leaving of 0.27 at the first exit and of 0.73 at the others: strict thresholds go deeper."""
+    run = load_run(make_run("leaving tags"), device="cpu")
+    policy = build_policy(PoissonBinomialConfig(), width=16, exits=(1, 2, 3, 4))
+    for classifier, bias in zip(policy.classifiers, (-1.0, 1.0, 1.0), strict=True):  # type: ignore[arg-type]
+        torch.nn.init.zeros_(classifier.weight)
+        torch.nn.init.constant_(classifier.bias, bias)
+    run.model.trained_policy = policy
+    monkeypatch.setattr(frontier, "_untrained", lambda run, num_exits: [])
+    found = {point.setting["threshold"]: point.mean_depth for point in swept(run).points[4:]}
+    assert found == {0.1: 1, 0.2: 1, 0.3: 2, 0.4: 2, 0.5: 2, 0.6: 2, 0.7: 2, 0.8: 4, 0.9: 4}
 
 
 def test_a_policy_that_the_configuration_names_is_tried_once(make_run: MakeRun) -> None:
