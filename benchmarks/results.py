@@ -7,7 +7,8 @@
 ``collect`` takes what ``depthwise train`` and ``depthwise evaluate`` left in runs into one file. ``write`` fills the
 tables that ``tables.yaml`` describes, between the marks ``<!-- table NAME -->`` and ``<!-- end -->``, and with
 ``--check`` only says whether they are as they should be. Where several seeds were trained, a cell shows the score of
-the seed that validation data prefers, and the mean and deviation of all of them.
+the seed that validation data prefers, and the mean and deviation of all of them. A row without runs shows figures of
+others.
 """
 
 import argparse
@@ -33,6 +34,12 @@ KEPT = (
     *("tokens_per_second", "peak_memory_bytes", "hardware", "settings"),
 )
 """What of an evaluation goes into a record; digests and predictions stay with the run."""
+TRAINING = "training"
+"""Stands for what training.json says in the place of a result's name."""
+FACTS = ("seeds", "parameters", "trained in", "on", "command: `depthwise train` …")
+"""What stands behind the scores of a row, unless a table lists fewer of them."""
+OWN = ("result", "metric", "digits", "scale", "lower_is_better")
+"""Options of a column that a row may have of its own."""
 _MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -54,7 +61,7 @@ class Row:
         """The metric of every seed that has it; ``metric`` may also be a rate such as ``tokens_per_second``."""
         found = {}
         for record in self.finished:
-            evaluation = record["results"].get(result, {})
+            evaluation = record["training"] if result == TRAINING else record["results"].get(result, {})
             value = evaluation.get("metrics", {}).get(metric, evaluation.get(metric))
             if value is not None:
                 found[record["seed"]] = float(value)
@@ -120,22 +127,33 @@ def rows(records: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
 
 def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
     """One table as Markdown. Rows that were not measured are left out, and so is a table without any."""
-    columns, lines = description["columns"], []
+    columns, facts, lines = description["columns"], description.get("facts", FACTS), []
     for wanted in description["rows"]:
-        row = measured.get(wanted["runs"])
-        if row is None:
-            continue
-        cells = [wanted["label"]]
-        for column in columns:
-            cells += _cell(row, column, wanted.get("published", {}).get(column["title"]), "published" in column)
-        lines.append([*cells, *_facts(wanted["runs"], row)])
-    if not lines:
+        if "runs" not in wanted:
+            lines.append([wanted["label"], *_figures_of_others(wanted, columns), *["–"] * len(facts)])
+        elif (row := measured.get(wanted["runs"])) is not None:
+            cells = [wanted["label"]]
+            own = {option: wanted[option] for option in OWN if option in wanted}
+            for column in columns:
+                published = wanted.get("published", {}).get(column["title"])
+                cells += _cell(row, {**column, **own}, published, "published" in column)
+            known = _facts(wanted["runs"], row)
+            lines.append([*cells, *(known[fact] for fact in facts)])
+    if not any(wanted.get("runs") in measured for wanted in description["rows"]):
         return "Not measured yet.\n"
     head = [description["label"]]
     for column in columns:
         head += [column["title"], *([column["published"]] if "published" in column else [])]
-    head += ["seeds", "parameters", "trained in", "on", "command: `depthwise train` …"]
+    head += facts
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def _figures_of_others(wanted: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Cells of a row that nobody trained here."""
+    cells = []
+    for column in columns:
+        cells += [str(wanted["published"].get(column["title"], "–")), *(["–"] if "published" in column else [])]
+    return cells
 
 
 def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bool) -> list[str]:
@@ -155,16 +173,17 @@ def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bo
     return [text, "–" if published is None else str(published)] if has_published else [text]
 
 
-def _facts(runs: str, row: Row) -> list[str]:
+def _facts(runs: str, row: Row) -> dict[str, str]:
     trained = [record["training"] for record in row.finished]
     where = sorted({training["hardware"] for training in trained})
-    return [
+    cells = (
         str(len(row.records)),
         f"{trained[0]['num_parameters'] / 1e6:.1f}M" if trained else "–",
         _clock(mean(training["seconds"] for training in trained)) if trained else "–",
         ", ".join(where) or "–",
         f"`{runs}`",
-    ]
+    )
+    return dict(zip(FACTS, cells, strict=True))
 
 
 def _clock(seconds: float) -> str:
@@ -212,17 +231,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _collect(runs: Sequence[Path], into: Path) -> int:
-    records = merged(_json(into) or [], [collected(run) for run in runs])
+    """What can be collected is; folders that hold nothing are named."""
+    found, problems = [], []
+    for run in runs:
+        try:
+            found.append(collected(run))
+        except NoRun as error:
+            problems.append(error)
+    records = merged(_json(into) or [], found)
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return 0
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
 
 
 def _write(check: bool) -> int:
     measured = rows(record for path in sorted(RECORDS.glob("*.json")) for record in _json(path))
     descriptions = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     tables = {name: table(description, measured) for name, description in descriptions.items()}
-    shown = {row["runs"] for description in descriptions.values() for row in description["rows"]}
+    shown = {row.get("runs") for description in descriptions.values() for row in description["rows"]}
     for name in sorted(measured.keys() - shown):
         print(f"{name} was measured, but no table of {TABLES.name} shows it", file=sys.stderr)
     is_old = False

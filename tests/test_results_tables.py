@@ -2,10 +2,16 @@
 
 import importlib.util
 import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+
+from depthwise.config import built_in, read_recipe
+from depthwise.tasks.build import TASKS
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "results.py"
 _spec = importlib.util.spec_from_file_location("results_tables", SCRIPT)
@@ -26,6 +32,8 @@ TABLE = {
         {"label": "never trained", "runs": "translation/z"},
     ],
 }
+
+OTHERS = {"label": "somebody's", "published": {"BLEU": 41.02}}
 
 
 def make_run(folder: Path, command: str, seed: int, test: float | None, valid: float = 0.0) -> Path:
@@ -123,6 +131,77 @@ def test_what_no_table_shows_is_told(
 
 def test_nothing_measured() -> None:
     assert results.table(TABLE, {}) == "Not measured yet.\n"
+    assert results.table({**TABLE, "rows": [OTHERS]}, {}) == "Not measured yet.\n"
+
+
+def cells_of(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+def test_figures_of_others_stand_where_they_are_named(records: list[Any]) -> None:
+    table = {**TABLE, "rows": [OTHERS, *TABLE["rows"]], "facts": ["seeds"]}
+    head, _, first, second, _ = cells_of(results.table(table, results.rows(records)))
+    assert head == ["model", "BLEU", "published", "tokens/s", "seeds"]
+    assert first == ["somebody's", "41.02", "–", "–", "–"]
+    assert second == ["Transformer", "41.0 (41.0 ± 1.0)", "41.0", "–", "3"]
+
+
+def test_a_row_may_have_its_own_result_and_metric(records: list[Any]) -> None:
+    row = {"label": "x", "runs": "translation/x", "result": "training", "metric": "num_updates", "digits": 0}
+    *_, cells = cells_of(results.table({**TABLE, "rows": [row]}, results.rows(records[:1])))
+    assert cells[:4] == ["x", "300", "–", "300"]
+
+
+def test_what_can_be_collected_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = make_run(tmp_path / "whole", "depthwise train translation/x", 1, test=40.0)
+    broken = make_run(tmp_path / "broken", "depthwise train translation/x seed=2", 2, test=40.0)
+    (broken / "training.json").unlink()  # interrupted
+    into = tmp_path / "x.json"
+    assert results.main(["collect", str(broken), str(whole), "--into", str(into)]) == 1
+    assert f"{broken} holds no finished training" in capsys.readouterr().err
+    assert [record["seed"] for record in json.loads(into.read_text())] == [1]
+
+
+RATES = {"examples_per_second", "tokens_per_second", "updates_per_second", "items_per_second"}
+TABLES = yaml.safe_load(results.TABLES.read_text())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_of_recipes_and_metrics_that_exist(name: str) -> None:
+    columns = TABLES[name]["columns"]
+    assert set(TABLES[name].get("facts", ())) <= set(results.FACTS)
+    for row in TABLES[name]["rows"]:
+        assert set(row) <= {"label", "runs", "published", *results.OWN}
+        assert set(row.get("published", {})) <= {
+            column["title"] for column in columns if "runs" not in row or "published" in column
+        }
+        if "runs" not in row:
+            continue
+        recipe_name, *changes = shlex.split(row["runs"])
+        recipe = read_recipe(recipe_name, changes)
+        task = object.__new__(TASKS[recipe.task])
+        task.recipe, task.tokenizers = recipe, SimpleNamespace(source=range(100), target=range(100))  # type: ignore[assignment]
+        for column in columns:
+            metric = {**column, **row}["metric"]
+            assert metric in RATES or metric in task.known_metrics(), f"{row['label']}: {metric}"
+
+
+def test_every_recipe_that_is_trained_here_has_a_row() -> None:
+    shown = {row["runs"].split(" ")[0] for table in TABLES.values() for row in table["rows"] if "runs" in row}
+    elsewhere = (
+        "start/",
+        "demo/",
+        "translation/table",
+        "translation/iwslt14-",
+        "translation/wmt",
+        "summarization/cnndm",
+    )
+    others = {
+        "classification/finetune",
+        "language_modeling/billion_word-transformer",
+        "language_modeling/billion_word-dynamicconv",
+    }
+    assert shown == {known.name for known in built_in() if not known.name.startswith(elsewhere)} - others
 
 
 def test_pages_are_filled_between_marks() -> None:

@@ -1,13 +1,18 @@
 """Summarisation: what is cut, ROUGE against every reference, the trivial summary beside it."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from depthwise.config import recipe_yaml
 from depthwise.data import LineReport
-from depthwise.errors import ConfigError, DataError
+from depthwise.errors import ConfigError, DataError, InputError
+from depthwise.evaluation import Run, evaluation_of
+from depthwise.evaluation.tuning import score_model
 from depthwise.evaluation.validation import score_split
 from depthwise.metrics import Rouge
 from depthwise.tasks import Summarization, load_task
@@ -90,3 +95,19 @@ def test_mistakes(summarization: Summarization, tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text('{"text": "a", "summary": "b"}\n{"text": "a", "summary": []}\n')
     with pytest.raises(DataError, match=r's\.jsonl:2: field "summary" is empty'):
         summarization.store("train")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda task, model, examples: evaluation_of(Run(Path("."), task, model), "test", examples),
+        lambda task, model, examples: score_model(task, model, examples),
+    ],
+)
+def test_a_missing_library_is_told_before_any_summary_is_searched_for(
+    work: Callable[..., Any], summarization: Summarization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = list(summarization.corpus("test").examples(LineReport()))
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(InputError, match="needs the library rouge-score"):
+        work(summarization, None, examples)  # no model: whoever searched would fail otherwise

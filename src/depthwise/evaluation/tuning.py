@@ -38,6 +38,7 @@ def score_model(task: Task, model: PreTrainedModel, examples: Sequence[Example])
     """The metric that is quoted."""
     if isinstance(task, LikelihoodTask):
         return likelihood_scores(task, model, examples)[task.metrics[0]].value
+    task.check_examples(examples)
     rows = task.rows([task.inputs_of(example) for example in examples])
     return _value(task, predict_rows(task, model, rows), examples)
 

@@ -39,6 +39,10 @@ class Summarization(SequenceToSequence):
         several = self.recipe.evaluation.several_references
         return Rouge(self.metrics, several=several, sentences="punctuation")
 
+    def check_examples(self, examples: Sequence[Example]) -> None:
+        """Says now, not after all summaries are there, that the library of ROUGE is missing."""
+        self.score([""], examples[:1])
+
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
         """ROUGE against all references of an example; then that of the trivial summary."""
         references, num = [example.texts[1:] for example in examples], self.recipe.evaluation.lead_sentences

@@ -19,12 +19,17 @@ from depthwise.training.averaging import average_weights
 from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import checkpoints, clear_away, damage, newest_whole, update_of
 
+RATES = ("updates_per_second", "items_per_second")
+"""What summaries of earlier versions lack."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training ended. ``interrupted`` is the number of the signal that stopped it, if one did."""
+    """How a training ended. ``interrupted`` is the number of the signal that stopped it, if one did.
+
+    Rates are those of ``Pace``, in the process that ended the training.
+    """
 
     folder: Path
     num_updates: int
@@ -33,6 +38,8 @@ class Trained:
     metric: str
     num_parameters: int
     hardware: str
+    updates_per_second: float | None = None
+    items_per_second: float | None = None
     interrupted: int | None = None
     was_finished: bool = False
 
@@ -45,8 +52,8 @@ def finished(folder: Path, num_updates: int, chosen: Sequence[int]) -> Trained |
         return None
     if summary["num_updates"] != num_updates or summary["chosen"] != sorted(chosen):
         return None
-    names = ("num_updates", "seconds", "best", "metric", "num_parameters", "hardware")
-    return Trained(folder, **{name: summary[name] for name in names}, was_finished=True)
+    names = ("num_updates", "seconds", "best", "metric", "num_parameters", "hardware", *RATES)
+    return Trained(folder, **{name: summary[name] for name in names if name in summary}, was_finished=True)
 
 
 def write_model(task: Task, result: Trained, chosen: Sequence[int]) -> None:
@@ -67,6 +74,7 @@ def write_model(task: Task, result: Trained, chosen: Sequence[int]) -> None:
             "best": result.best,
             "num_parameters": result.num_parameters,
             "hardware": result.hardware,
+            **{name: getattr(result, name) for name in RATES},
             "chosen": sorted(chosen),
             "averaged": [update_of(path) for path in whole],
         }

@@ -31,6 +31,7 @@ from depthwise.training.display import Display
 from depthwise.training.finishing import Trained, finished, write_model
 from depthwise.training.freezing import freeze
 from depthwise.training.interrupts import heeded
+from depthwise.training.pace import Pace
 from depthwise.training.processes import Team, team
 from depthwise.training.stream import BatchStream
 from depthwise.training.trainer import DepthwiseTrainer, Progress, chosen_updates
@@ -119,7 +120,9 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
         team=us,
     )
     display = Display(lambda: trainer.num_items_done, task.item)
-    trainer.add_callback(display)
+    pace = Pace()
+    for callback in (display, pace):
+        trainer.add_callback(callback)
     trainer.go_on_from(done)
     if not is_over:
         try:
@@ -136,6 +139,8 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
         metric=metric,
         num_parameters=model.num_parameters(),
         hardware=hardware(trainer.args.device),
+        updates_per_second=pace.updates_per_second,
+        items_per_second=pace.items_per_second,
     )
     if trainer.stopped_by is not None and not _lost_patience(task.recipe, progress):
         return replace(result, interrupted=trainer.stopped_by)
