@@ -17,7 +17,7 @@ from depthwise.config import (
     placement_problems,
     policy_dict,
 )
-from depthwise.config.recipes import _with_changes as with_changes
+from depthwise.config.recipes import with_changes
 from depthwise.depth import Policy, build_policy
 from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.models.exits import HasExits
