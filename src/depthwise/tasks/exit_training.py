@@ -26,7 +26,8 @@ POLICY = "policy_loss"
 class ExitTraining:
     """What exits learn at each update.
 
-    Where passes are recorded, what changes lies in tensors on the device, which ``advance`` writes to.
+    Where passes are recorded, what changes lies in tensors on the device, which ``advance`` writes to. So do weights of
+    which the last is 0: numbers would pass that exit over, by which models are measured.
     """
 
     def __init__(self, training: TrainingConfig, model: ModelConfig) -> None:
@@ -53,10 +54,12 @@ class ExitTraining:
             self._weights = unlocked(self._base, update / num_updates, share=float(options.curriculum_share))
         if options.layer_dropout_grows:
             self._dropped = self._chances(min(1.0, update / max(1, num_updates - 1)))
-        if self._is_recorded and device is not None:
-            for name, values in (("weights", self._weights), ("dropped", self._dropped)):
-                if values is not None:
-                    self._write(name, values, device)
+        if device is None:
+            return
+        if self._is_recorded or not self._weights[-1]:
+            self._write("weights", self._weights, device)
+        if self._is_recorded and self._dropped is not None:
+            self._write("dropped", self._dropped, device)
 
     def _write(self, name: str, values: Sequence[float], device: torch.device) -> None:
         fresh = torch.tensor(values)
