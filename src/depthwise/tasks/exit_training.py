@@ -14,6 +14,7 @@ from depthwise.errors import ConfigError, Problem
 from depthwise.losses import ExitTargets
 from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.scaled_gradients import own_factors
 from depthwise.shapes import Tensor
 from depthwise.tasks.values import Losses
 
@@ -37,6 +38,8 @@ class ExitTraining:
         named = given if isinstance(given, str) else [float(weight) for weight in given]
         self._base = exit_weights(named, self.depths, scale=float(self.options.weight_scale))
         self._weights, self._dropped = self._base, self._chances(0.0)
+        gamma = self.options.gradient_scale
+        self._factors = None if gamma is None else own_factors(float(gamma), self.depths[-1])
         self._on_device: dict[str, Tensor] = {}
         self._targets = ExitTargets(
             smoothing=training.label_smoothing,
@@ -93,6 +96,7 @@ class ExitTraining:
             policy_weight=weight,
             dropped=self._on_device.get("dropped", self._dropped),
             drops_by_row=self.options.layer_dropout == "layerskip",
+            own_factors=self._factors,
         )
 
     def applies_to(self, model: PreTrainedModel) -> bool:
