@@ -60,6 +60,8 @@ def test_exits_of_another_run_are_not_known_yet() -> None:
         ({"objective": "mixed", "paths": 0}, "paths", "0 is too small"),
         ({"objective": "mixed", "weights": "linear"}, "weights", "has no effect with objective mixed"),
         ({"objective": "mixed", "distill": True}, "distill", "has no effect with objective mixed"),
+        ({"objective": "mixed", "gradient_scale": 0.5}, "gradient_scale", "has no effect with objective mixed"),
+        ({"gradient_scale": -0.5}, "gradient_scale", "-0.5 is too small"),
         ({"policy_weight": -1}, "policy_weight", "-1 is too small"),
         ({"layer_dropout": "all"}, "layer_dropout", "is none of none, layerdrop, layerskip"),
         ({"layer_dropout_chance": 0.1}, "layer_dropout_chance", "has no effect without layer_dropout"),
@@ -81,6 +83,7 @@ def test_what_is_wrong_by_itself(options: dict[str, Any], option: str, message: 
         ({"objective": "mixed"}, {"policy": {"kind": "token"}}, "objective", "tokens that run the whole stack"),
         ({"policy_weight": 2}, {}, "policy_weight", "a model without a policy that learns"),
         ({"policy_weight": 2}, {"policy": {"kind": "patience", "patience": 1}}, "policy_weight", "has no effect"),
+        ({"freeze": True, "gradient_scale": 1}, {"exits": {"heads": "separate"}}, "gradient_scale", "are frozen"),
         ({"freeze": True}, {}, "freeze", "leaves nothing to train"),
     ],
 )

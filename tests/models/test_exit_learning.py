@@ -12,6 +12,7 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.losses import ExitTargets
 from depthwise.models.objective import ExitObjective
+from depthwise.models.scaled_gradients import own_factors
 
 LAYERS = 3
 DEEP = {"num_layers": LAYERS}
@@ -220,6 +221,58 @@ def test_the_last_norm_is_that_of_the_end_even_with_blocks_left_out(build: Model
         scores = model.head(model.model.decoder.stack.final_norm(hidden))[:, :-1]
     expected = nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten(), reduction="sum")
     assert_same(output.loss.detach(), expected / NUM_ITEMS)
+
+
+# I12
+
+
+def block_gradients(found: dict[str, Tensor], layer: int, side: str) -> dict[str, Tensor]:
+    return {name: value for name, value in found.items() if f"{side}.stack.layers.{layer}." in name}
+
+
+def test_factors_of_one_change_nothing(pair: Any) -> None:
+    model, batch = pair
+    scaled, plain = (taught(model, batch, weights=(1, 2, 3), own_factors=own) for own in ((1.0, 1.0, 1.0), None))
+    assert torch.equal(scaled.loss, plain.loss)
+    assert_same_gradients(gradients(model, scaled.loss), gradients(model, plain.loss))
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_block_learns_more_from_its_own_exit_alone(pair: Any, layer: int) -> None:
+    """Its gradient is γ times that of its exit and once that of those above; nothing else changes."""
+    model, batch = pair
+    factors = [1.0, 1.0, 1.0]
+    factors[layer] = 2.5
+    side = "encoder" if model.model.decoder is None else "decoder"
+    weights = torch.ones(3)
+    scaled, plain = (taught(model, batch, weights=weights, own_factors=own) for own in (tuple(factors), None))
+    assert torch.equal(scaled.loss, plain.loss)
+    found, expected = gradients(model, scaled.loss), gradients(model, plain.loss)
+    of_exit = gradients(model, taught(model, batch, weights=tuple(map(float, torch.eye(3)[layer]))).loss)
+    inside = block_gradients(expected, layer, side)
+    assert inside
+    for name in inside:
+        expected[name] = expected[name] + 1.5 * of_exit[name] / 3
+        assert (found[name] - expected[name]).abs().max() < 1e-10
+    assert sum((1.5 * of_exit[name]).abs().sum() for name in inside) > 0
+    assert_same_gradients(found, expected)
+
+
+def test_scaling_keeps_dropout_and_plans(build: Model, draw_batch: Batch) -> None:
+    """The block runs once, so that both of its gradients belong to the same draws."""
+    model = build("causal_lm", stack={**DEEP, "dropout": 0.5}, exits={}).train()
+    batch, found = draw_batch("causal_lm"), []
+    for own in ((1.0, 1.0, 1.0), None):
+        torch.manual_seed(0)
+        output = taught(model, batch, weights=(1, 1, 1), own_factors=own, dropped=(0.5, 0.5, 0.5), drops_by_row=True)
+        found.append((output.loss, gradients(model, output.loss)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert_same_gradients(found[0][1], found[1][1])
+
+
+def test_factors_by_depth() -> None:
+    assert own_factors(0.5, 4) == (1.5, 1.0, 0.5, 1.0)
+    assert own_factors(0.3, 1) == (1.0,)
 
 
 # Policies, I15

@@ -69,6 +69,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     "rotational": {"weights": "layerskip", "curriculum": "rotational", "curriculum_every": 2},
     "gradual": {"weights": "inverse", "curriculum": "gradual", "curriculum_share": 0.5},
     "distill": {"distill": True, "weights": [1, 0.5, 2]},
+    "scaled": {"gradient_scale": 0.5, "layer_dropout": "layerskip"},
     "layerdrop": {"layer_dropout": "layerdrop"},
     "layerskip": {"layer_dropout": "layerskip", "layer_dropout_chance": 0.3, "layer_dropout_grows": True},
     "mixed and dropped": {"objective": "mixed", "layer_dropout": "layerskip"},
@@ -171,6 +172,13 @@ def test_what_no_model_can_learn_is_refused(translation: dict[str, Any], tmp_pat
         open_task(recipe_of(further, exits={}), tmp_path / "other")
     with pytest.raises(ConfigError, match=r"training\.exits\.freeze  leaves nothing to train"):
         open_task(recipe_of(with_exits(translation), exits={"freeze": True}), tmp_path / "other")
+
+
+@pytest.mark.parametrize("other", ["graphs", "compile"])
+def test_scaled_gradients_go_one_by_one(translation: dict[str, Any], tmp_path: Path, other: str) -> None:
+    recipe = recipe_of(with_exits(translation), exits={"gradient_scale": 0.5}, **{other: True})
+    with pytest.raises(ConfigError, match=f"asks every block twice for gradients, which training.{other} does not"):
+        train(recipe, tmp_path / "run")
 
 
 def test_the_recipe_of_a_run_says_how_exits_were_trained(translation: dict[str, Any], tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ class ExitTrainingConfig:
     """Train exits and policy alone: heads and norms that an exit has for itself. All else stays as it is."""
     policy_weight: float = 1.0
     """Weight of what the policy learns, beside the exits."""
+    gradient_scale: float | None = None
+    """γ: what block n of N learns from its own exit counts γ·(N − n), beside what it learns from those above; the last
+    counts 1. None means that all count the same (Elbayad et al. 2020)."""
     layer_dropout: str = "none"
     """Blocks that are left out at random: each with the same chance, for a whole batch (``layerdrop``), or later ones
     with a higher chance, for every sequence by itself (``layerskip``). It is the stack with the exits that has it."""
@@ -74,6 +77,7 @@ RULES: Rules = {
     "curriculum_share": _share,
     "paths": partial(at_least, 1),
     "policy_weight": partial(at_least, 0),
+    "gradient_scale": partial(at_least, 0),
     "layer_dropout": partial(choice, LAYER_DROPOUTS),
     "layer_dropout_chance": probability,
 }
@@ -90,7 +94,7 @@ def without_effect(options: ExitTrainingConfig) -> Iterator[Problem]:
                 yield Problem(name, f"has no effect {because}; remove it")
 
     if options.objective == "mixed":
-        yield from idle(("weights", "weight_scale", "curriculum", "distill"), "with objective mixed")
+        yield from idle(("weights", "weight_scale", "curriculum", "distill", "gradient_scale"), "with objective mixed")
     else:
         yield from idle(("paths",), "with objective aligned")
         if options.weights != "layerskip":
@@ -120,6 +124,8 @@ def model_problems(options: ExitTrainingConfig, model: ModelConfig) -> Iterator[
     stack = model.decoder or model.encoder
     assert stack is not None
     has_own_norms = stack.has_final_norm and exits.norms == "separate"
+    if options.freeze and options.gradient_scale is not None:
+        yield Problem("gradient_scale", "has no effect on blocks that are frozen; remove it")
     if options.freeze and exits.heads == "tied" and not has_own_norms and not learns:
         message = "leaves nothing to train: exits have neither heads nor norms of their own, and no policy learns"
         yield Problem("freeze", f"{message}; set model.exits.heads=separate, or remove it")

@@ -73,8 +73,9 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
     """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted."""
     if isinstance(run.task, LikelihoodTask):
         return _by_likelihood(run.task, run, examples, shows_progress)
-    task, costs = run.task, SequenceCosts(run.model, run.policy)
+    task = run.task
     task.check_examples(examples)
+    costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.model, rows)
     found, timing = timed(lambda: predict_rows(task, run.model, rows, shows_progress=shows_progress), run.device)

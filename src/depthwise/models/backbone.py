@@ -1,6 +1,7 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import nn
@@ -73,6 +74,7 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B S"] | None = None,
         leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """Run the encoder, the decoder, or one after the other.
 
@@ -80,7 +82,7 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         encoder's), else of the encoder. Without one, its tokens leave where ``leaving`` lets them. ``encoder_outputs``
         stands in for ``input_ids``. With ``use_cache`` the output carries the state of decoding, which the next call
         takes as ``past_key_values``; the source is then in the state and need not be given again. ``token_type_ids``
-        serve an encoder alone.
+        serve an encoder alone. ``own_factors`` are those of ``Stack.run_all``, for the stack with the exits.
         """
         if token_type_ids is not None and self.decoder is not None:
             raise InputError("token_type_ids serve an encoder without a decoder; leave them out")
@@ -89,11 +91,18 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             assert self.decoder is not None
             ids = _given(input_ids, "input_ids")
             num_layers = self.config.num_hidden_layers
-            return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states, num_layers, leaving)
+            keep = output_hidden_states
+            return self.decoder(ids, attention_mask, None, state, plan, keep, num_layers, leaving, own_factors)
         if self.decoder is None:
             ids = _given(input_ids, "input_ids")
             encoded = self.encoder(
-                ids, attention_mask, plan, output_hidden_states, token_type_ids=token_type_ids, leaving=leaving
+                ids,
+                attention_mask,
+                plan,
+                output_hidden_states,
+                token_type_ids=token_type_ids,
+                leaving=leaving,
+                own_factors=own_factors,
             )
             if self.pooler is None:
                 return encoded
@@ -106,7 +115,16 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             if attention_mask is None:
                 attention_mask = source_ids != self.config.pad_token_id
         source = None if encoder_outputs is None else _source(encoder_outputs[0], attention_mask, ids)
-        output = self.decoder(ids, decoder_attention_mask, source, state, plan, output_hidden_states, leaving=leaving)
+        output = self.decoder(
+            ids,
+            decoder_attention_mask,
+            source,
+            state,
+            plan,
+            output_hidden_states,
+            leaving=leaving,
+            own_factors=own_factors,
+        )
         if encoder_outputs is None:
             return output
         return output.replaced(
@@ -141,6 +159,7 @@ class EncoderHead(DepthwisePreTrainedModel):
         output_hidden_states: bool | None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
         leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """The states of all tokens."""
         output: DepthwiseOutput = self.model(
@@ -150,6 +169,7 @@ class EncoderHead(DepthwisePreTrainedModel):
             output_hidden_states=output_hidden_states,
             token_type_ids=token_type_ids,
             leaving=leaving,
+            own_factors=own_factors,
             return_dict=True,
         )
         return output
@@ -167,7 +187,7 @@ class EncoderHead(DepthwisePreTrainedModel):
         ids = _given(ids, "input_ids")
         shape = (len(ids), ids.shape[1])
         plan, chosen = objective.drawn(self.exit_depths, shape, ids.device, by_row=self.leaves_by_rows)
-        output = self.encode(ids, mask, plan, True, types)
+        output = self.encode(ids, mask, plan, True, types, own_factors=objective.own_factors)
         encoder = self.model.encoder
         assert encoder is not None
         states = self.states_at_exits(encoder.stack, output, is_mixed=objective.is_mixed)

@@ -85,7 +85,8 @@ class DepthwiseForCausalLM(HasLanguageHead, DepthwisePreTrainedModel, DepthwiseG
         if ids is None or labels is None:
             raise InputError("exits learn from labels; give labels beside the objective")
         plan, chosen = objective.drawn(self.exit_depths, (len(ids), ids.shape[1]), ids.device, by_row=False)
-        output = self.model(ids, mask, plan=plan, output_hidden_states=True, return_dict=True)
+        factors = objective.own_factors
+        output = self.model(ids, mask, plan=plan, output_hidden_states=True, own_factors=factors, return_dict=True)
         decoder = self.model.decoder
         assert decoder is not None
         states = self.states_at_exits(decoder.stack, output, is_mixed=objective.is_mixed)

@@ -3,7 +3,7 @@
 Slow, simple and differentiable: the truth that every faster executor must agree with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +25,7 @@ def run_masked(
     source: Source | None = None,
     state: DecodeState | None = None,
     keep_hidden: bool = False,
+    own_factors: Sequence[float] | None = None,
 ) -> StackOutput:
     """Run a plan: h^n_t = block_n(h^{n-1})_t where token t runs block n, else h^{n-1}_t, until no token runs.
 
@@ -44,7 +45,9 @@ def run_masked(
     def gates(layer: int, _: Tensor) -> Gate | bool:
         return plan.gate(layer) if layer < num_layers else False
 
-    output = stack.run_all(x, gates, valid=valid, source=source, state=state, keep_hidden=keep_hidden)
+    output = stack.run_all(
+        x, gates, valid=valid, source=source, state=state, keep_hidden=keep_hidden, own_factors=own_factors
+    )
     return _seen_by_depth(stack, output, plan.depths)
 
 

@@ -31,6 +31,8 @@ class ExitObjective:
     dropped: Sequence[float] | Float[Tensor, "N"] | None = None
     """The chance of each block of being left out."""
     drops_by_row: bool = False
+    own_factors: Sequence[float] | None = None
+    """How much the parameters of each block learn from its own exit, compared to those above (``scaled_gradients``)."""
 
     @property
     def is_mixed(self) -> bool:

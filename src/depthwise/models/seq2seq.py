@@ -122,6 +122,7 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
             encoder_outputs=encoded,
             plan=plan,
             output_hidden_states=True,
+            own_factors=objective.own_factors,
             return_dict=True,
         )
         decoder, source = self.model.decoder, encoded.last_hidden_state

@@ -1,5 +1,7 @@
 """The two sides of a model: embedding and stack, looking both ways (encoder) or only back (decoder)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -39,6 +41,7 @@ class Encoder(nn.Module):
         return_dict: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
         leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens. Without a mask, tokens with the padding id are padding.
 
@@ -56,12 +59,12 @@ class Encoder(nn.Module):
         keep = bool(output_hidden_states)
         depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
         if plan is not None:
-            output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep)
+            output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
         elif leaving is not None:
             steps = _steps(input_ids, valid, None)
             output, depths = run_leaving(self.stack, x, leaving, steps, valid=valid, keep_hidden=keep)
         else:
-            output = self.stack.run_all(x, valid=valid, keep_hidden=keep)
+            output = self.stack.run_all(x, valid=valid, keep_hidden=keep, own_factors=own_factors)
         return DepthwiseOutput(
             last_hidden_state=output.final,
             depths=depths,
@@ -98,6 +101,7 @@ class Decoder(nn.Module):
         output_hidden_states: bool | None = None,
         num_layers: int | None = None,
         leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens, or of the next ones after those that ``state`` remembers.
 
@@ -118,7 +122,16 @@ class Decoder(nn.Module):
         keep = bool(output_hidden_states)
         depths = depths_run(input_ids, valid, plan, num_layers or self.stack.num_layers)
         if plan is not None:
-            output = run_masked(self.stack, x, plan, valid=valid, source=source, state=state, keep_hidden=keep)
+            output = run_masked(
+                self.stack,
+                x,
+                plan,
+                valid=valid,
+                source=source,
+                state=state,
+                keep_hidden=keep,
+                own_factors=own_factors,
+            )
         elif leaving is not None and num_layers in (None, self.stack.num_layers):
             steps = _steps(input_ids, valid, num_earlier)
             output, depths = run_leaving(
@@ -126,7 +139,13 @@ class Decoder(nn.Module):
             )
         else:
             output = self.stack.run_all(
-                x, valid=valid, source=source, state=state, num_layers=num_layers, keep_hidden=keep
+                x,
+                valid=valid,
+                source=source,
+                state=state,
+                num_layers=num_layers,
+                keep_hidden=keep,
+                own_factors=own_factors,
             )
         if state is not None and output.memories is not None:
             num_real = input_ids.new_full(input_ids.shape[:1], input_ids.shape[1]) if valid is None else valid.sum(1)

@@ -10,6 +10,7 @@ from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
 from depthwise.models.block import Block, Source
+from depthwise.models.scaled_gradients import run_scaled
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 __all__ = ["Gates", "Source", "Stack", "StackOutput"]
@@ -85,12 +86,14 @@ class Stack(nn.Module):
         state: DecodeState | None = None,
         num_layers: int | None = None,
         keep_hidden: bool = False,
+        own_factors: Sequence[float] | None = None,
     ) -> StackOutput:
         """All layers in order, under the gates that are asked for just before each; closed ones leave states alone.
 
         ``num_layers`` cuts the stack there, as if later layers did not exist. With a ``state`` these are the next steps
         of decoding: earlier memories are read and new ones returned. Layers that are closed for all then still write,
-        so that deeper steps to come find the copied states there.
+        so that deeper steps to come find the copied states there. ``own_factors`` scale what the parameters of each
+        block learn from its own exit, that is from the states that are kept of it (``scaled_gradients``).
         """
         limit = self.num_layers if num_layers is None else num_layers
         hidden, memories = [x], []
@@ -104,7 +107,12 @@ class Stack(nn.Module):
             earlier = state.memories[layer] if state is not None and state.memories else None
             past = None if earlier is None else earlier.past
             written = _written(block, source, earlier) if state is not None else None
-            if gate is not False:
+            kept_state: Tensor | None = None
+            if gate is not False and own_factors is not None and torch.is_grad_enabled():
+                assert state is None
+                given = gate if isinstance(gate, Gate) else None
+                x, kept_state = self._run_scaled(layer, x, own_factors[layer], valid, source, given)
+            elif gate is not False:
                 given = gate if isinstance(gate, Gate) else None
                 x, memory = self.run_layer(
                     layer, x, valid=valid, past=past, source=source if written is None else written, gate=given
@@ -115,7 +123,7 @@ class Stack(nn.Module):
                 kept = memory if state.remembers_all else block.mixer.forget(memory)
                 memories.append(LayerMemory(kept, written))
             if keep_hidden:
-                hidden.append(x)
+                hidden.append(x if kept_state is None else kept_state)
         copies = [x] * (limit + 1 - len(hidden))
         return StackOutput(
             x,
@@ -123,6 +131,18 @@ class Stack(nn.Module):
             (*hidden, *copies) if keep_hidden else None,
             tuple(memories) if state is not None else None,
         )
+
+    def _run_scaled(
+        self, layer: int, x: Tensor, factor: float, valid: Tensor | None, source: Source | None, gate: Gate | None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+        """One block twice: its states for those above, and for its own exit."""
+
+        def run(x: Tensor, read: Tensor | None = None) -> Tensor:
+            given = None if source is None or read is None else Source(read, source.valid)
+            return self.run_layer(layer, x, valid=valid, source=given, gate=gate)[0]
+
+        params = [param for param in self.block(layer).parameters() if param.requires_grad]
+        return run_scaled(run, [x] if source is None else [x, source.states], params, factor)
 
     def normalized(self, x: Float[Tensor, "B T D"], depth: int | None = None) -> Float[Tensor, "B T D"]:
         """States as the head at this depth, else at the end, sees them: after its norm, where there is one."""

@@ -14,6 +14,7 @@ from depthwise.errors import ConfigError, Problem
 from depthwise.losses import ExitTargets
 from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.scaled_gradients import own_factors
 from depthwise.shapes import Tensor
 from depthwise.tasks.values import Losses
 
@@ -26,7 +27,8 @@ POLICY = "policy_loss"
 class ExitTraining:
     """What exits learn at each update.
 
-    Where passes are recorded, what changes lies in tensors on the device, which ``advance`` writes to.
+    Where passes are recorded, what changes lies in tensors on the device, which ``advance`` writes to. So do weights of
+    which the last is 0: numbers would pass that exit over, by which models are measured.
     """
 
     def __init__(self, training: TrainingConfig, model: ModelConfig) -> None:
@@ -36,6 +38,8 @@ class ExitTraining:
         named = given if isinstance(given, str) else [float(weight) for weight in given]
         self._base = exit_weights(named, self.depths, scale=float(self.options.weight_scale))
         self._weights, self._dropped = self._base, self._chances(0.0)
+        gamma = self.options.gradient_scale
+        self._factors = None if gamma is None else own_factors(float(gamma), self.depths[-1])
         self._on_device: dict[str, Tensor] = {}
         self._targets = ExitTargets(
             smoothing=training.label_smoothing,
@@ -53,10 +57,12 @@ class ExitTraining:
             self._weights = unlocked(self._base, update / num_updates, share=float(options.curriculum_share))
         if options.layer_dropout_grows:
             self._dropped = self._chances(min(1.0, update / max(1, num_updates - 1)))
-        if self._is_recorded and device is not None:
-            for name, values in (("weights", self._weights), ("dropped", self._dropped)):
-                if values is not None:
-                    self._write(name, values, device)
+        if device is None:
+            return
+        if self._is_recorded or not self._weights[-1]:
+            self._write("weights", self._weights, device)
+        if self._is_recorded and self._dropped is not None:
+            self._write("dropped", self._dropped, device)
 
     def _write(self, name: str, values: Sequence[float], device: torch.device) -> None:
         fresh = torch.tensor(values)
@@ -90,6 +96,7 @@ class ExitTraining:
             policy_weight=weight,
             dropped=self._on_device.get("dropped", self._dropped),
             drops_by_row=self.options.layer_dropout == "layerskip",
+            own_factors=self._factors,
         )
 
     def applies_to(self, model: PreTrainedModel) -> bool:
