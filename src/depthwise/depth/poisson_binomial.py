@@ -31,8 +31,9 @@ class PoissonBinomial(Policy):
     "PonderNet"; quantile: Balagansky & Gavrilov 2022, "PALBERT".
     Choose it: where every token should decide by all that is known of it so far, for one dot product at each exit and
     without a look at scores.
-    Needs: exits that were trained, and its classifiers trained on them. The expected loss trains exits too, each by its
-    share of tokens.
+    Needs: exits that were trained, and its classifiers trained on them. Where the losses of a
+    lesson carry gradients (classifiers, taggers, answers), the expected loss trains exits too, each by its share; with
+    a vocabulary they carry none, and it trains the chances alone.
     """
 
     needs_training = True
