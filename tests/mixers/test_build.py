@@ -78,6 +78,7 @@ def test_options_of_a_convolution() -> None:
         renormalize_padding=True,
         conv_bias=True,
         input_dropout=0.2,
+        out_gain=0.5,
     )
     options = conv_options(stack, 3, 8, True)
     assert options == ConvOptions(
@@ -93,6 +94,7 @@ def test_options_of_a_convolution() -> None:
         renormalize_padding=True,
         bias=True,
         input_dropout=0.2,
+        out_gain=0.5,
     )
     untouched = ConvOptions(width=8, kernel_size=3, num_heads=2, causal=True)
     assert all(getattr(options, each.name) != getattr(untouched, each.name) for each in fields(ConvOptions)[4:])
@@ -100,8 +102,13 @@ def test_options_of_a_convolution() -> None:
 
 def test_defaults_of_a_convolution() -> None:
     options = conv_options(StackConfig(mixer="dynamicconv", num_heads=4), 3, 8, False)
-    assert options == ConvOptions(width=8, kernel_size=3, num_heads=4, causal=False)
+    assert options == ConvOptions(width=8, kernel_size=3, num_heads=4, causal=False, out_gain=0.25)
     assert options.channels == 8
+
+
+@pytest.mark.parametrize(("norm", "gain"), [("post", 0.25), ("pre", 1.0), ("none", 1.0)])
+def test_branches_of_post_norm_stacks_start_small(norm: str, gain: float) -> None:
+    assert conv_options(StackConfig(mixer="dynamicconv", norm=norm), 3, 8, True).out_gain == gain
 
 
 def test_kernel_heads_come_before_attention_heads() -> None:

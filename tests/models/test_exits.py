@@ -157,9 +157,9 @@ def test_where_all_leave_the_model_is_a_shorter_one(
 
 @pytest.mark.parametrize("head", ["seq2seq", "causal_lm", *ENCODERS])
 def test_rows_do_not_depend_on_each_other(
-    build: Model, draw_batch: Batch, head: str, mixer: str, policy: Policy, exits: dict[str, Any]
+    build: Model, draw_batch: Batch, head: str, mixer: str, policy: Policy
 ) -> None:
-    model, batch = build(head, mixer, stack=DEEP, exits=exits), inputs_of(head, draw_batch)
+    model, batch = build(head, mixer, stack=DEEP, exits=EXITS["some"]), inputs_of(head, draw_batch)
     model.use_policy(policy)
     together = model(**batch)
     depths = set(together.depths.flatten().tolist())
@@ -185,12 +185,12 @@ def stepwise(model: Any, ids: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
     return logits, torch.cat([output.depths for output in outputs], dim=1)
 
 
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(("rows", "norm", "exits"), [(1, "pre", "some"), (5, "pre", "separate"), (5, "post", "tied")])
 def test_step_by_step_is_all_at_once(
-    build: Model, draw_ids: Ids, mixer: str, norm: str, policy: Policy, exits: dict[str, Any], rows: int
+    build: Model, draw_ids: Ids, mixer: str, policy: Policy, rows: int, norm: str, exits: str
 ) -> None:
     """The same depths and scores, under the policy and under a plan of the depths it found (I5)."""
-    model, ids = build("causal_lm", mixer, norm, stack=DEEP, exits=exits), draw_ids(rows, STEPS)
+    model, ids = build("causal_lm", mixer, norm, stack=DEEP, exits=EXITS[exits]), draw_ids(rows, STEPS)
     model.use_policy(policy)
     whole = model(ids)
     logits, depths = stepwise(model, ids)
@@ -212,12 +212,12 @@ def test_translation_step_by_step(build: Model, draw_ids: Ids, mixer: str, polic
     assert_same(logits, whole.logits)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(("num_beams", "exits"), [(1, "some"), (3, "tied"), (3, "separate")])
 def test_what_is_generated_has_the_score_it_was_given(
-    build: Model, draw_ids: Ids, mixer: str, policy: Policy, exits: dict[str, Any], num_beams: int
+    build: Model, draw_ids: Ids, mixer: str, policy: Policy, num_beams: int, exits: str
 ) -> None:
     """Every hypothesis carries its own depths; the whole text, scored under them, has the sum of its steps (I6)."""
-    model, source = build("seq2seq", mixer, stack=DEEP, exits=exits), draw_ids(padding=[0, 2])
+    model, source = build("seq2seq", mixer, stack=DEEP, exits=EXITS[exits]), draw_ids(padding=[0, 2])
     model.use_policy(policy)
     options = {"num_beams": num_beams, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
     found = model.generate(source, **options, length_penalty=0.0, early_stopping=False)
