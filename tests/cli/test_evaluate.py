@@ -37,6 +37,61 @@ def test_json(make_run: MakeRun, depthwise: Depthwise) -> None:
     assert written.items() >= content.items()
 
 
+def test_a_policy(make_run: MakeRun, depthwise: Depthwise) -> None:
+    """It is named, and its results stand beside those of full depth."""
+    folder = make_run("leaving classes")
+    assert depthwise("evaluate", folder)[0] == 0
+    changes = ["policy.kind=confidence", "policy.threshold=0.7"]
+    code, output, errors = depthwise("evaluate", folder, "--depth", "policy", *changes)
+    assert (code, errors) == (0, "")
+    assert "  policy           confidence, measure max_probability, threshold 0.7\n" in output
+    found = json.loads((folder / "results" / "test-confidence-0.7.json").read_text())
+    assert found["settings"]["policy"]["threshold"] == [0.7]
+    assert 1 <= found["mean_depth"] < 4
+    assert f"GFLOPs, {found['token_layers']:,} token-layers" in output
+    full = json.loads((folder / "results" / "test.json").read_text())
+    assert (full["mean_depth"], full["settings"]["policy"]) == (4.0, None)
+    assert found["flops"] < full["flops"]
+
+
+def test_a_policy_by_another_name(make_run: MakeRun, depthwise: Depthwise) -> None:
+    folder = make_run("leaving classes")
+    changes = ["policy.kind=patience", "policy.patience=1", "--name", "test"]
+    assert depthwise("evaluate", folder, "--depth", "policy", *changes)[0] == 0
+    assert {path.name for path in (folder / "results").iterdir()} == {"test.json", "test.predictions.txt"}
+    assert json.loads((folder / "results" / "test.json").read_text())["settings"]["policy"]["kind"] == "patience"
+
+
+def test_a_policy_against_the_full_model(make_run: MakeRun, depthwise: Depthwise) -> None:
+    folder = make_run("leaving classes")
+    changes = ["policy.kind=confidence", "policy.threshold=2"]
+    code, output, _ = depthwise("evaluate", folder, "--depth", "policy", *changes, "--against", folder, "--json")
+    assert (code, json.loads(output)["comparison"]["difference"]) == (0, 0.0)
+
+
+def test_policies_that_cannot_be(make_run: MakeRun, depthwise: Depthwise) -> None:
+    plain, leaving = make_run("classes"), make_run("leaving classes")
+    for arguments, message in {
+        (plain, "--depth", "policy"): "has no exits to leave at; train a run with model.exits, or use --depth full",
+        (leaving, "--depth", "policy"): "was trained with no policy; choose one that needs no training",
+        (leaving, "--depth", "policy", "policy.kind=token"): "was not trained for the policy token: it has no policy",
+        (leaving, "--depth", "5"): "has no exit at depth 5; choose among 1, 2, 3, 4",
+        (leaving, "policy.threshold=0.5"): "policy.threshold has no effect where no policy decides; add --depth policy",
+        (leaving, "--depth", "policy", "policy.kind=confidence", "policy.threshold=-1"): "-1 is out of range of max_p",
+        (
+            leaving,
+            "--depth",
+            "policy",
+            "policy.kind=confidence",
+            "policy.threshold=[1,1]",
+        ): "2 thresholds for the 3 exits",
+    }.items():
+        code, output, errors = depthwise("evaluate", *arguments)
+        assert (code, output) == (1, ""), arguments
+        assert message in errors
+        assert "Traceback" not in errors
+
+
 def test_another_name(make_run: MakeRun, depthwise: Depthwise) -> None:
     folder = make_run("classes")
     code, _, _ = depthwise("evaluate", folder, "--name", "quick_2017", "--depth", "1")
@@ -128,7 +183,7 @@ def test_mistakes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path, monke
     [
         (["data.test=x"], "name the folder of a run"),
         (["a", "b", "--against", "c"], "take one run at a time"),
-        (["a", "--depth", "deep"], "deep is neither full nor a number of blocks"),
+        (["a", "--depth", "deep"], "deep is neither full, policy nor a number of blocks"),
         (["a", "--split", "dev"], "Invalid value for '--split'"),
         (["a", "--name", "../b"], "../b is no name of a file"),
         (["a", "--name", "valid"], "valid is another split; evaluate it with --split valid"),

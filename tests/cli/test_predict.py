@@ -48,6 +48,23 @@ def test_standard_input(
     assert [line.partition("\t")[2] for line in output.split("\n")] == ["2 2 2", "", "2 2", ""]
 
 
+@pytest.mark.parametrize("depth", [["--depth", "3"], ["--depth", "policy", "policy.kind=fixed", "policy.depth=3"]])
+def test_depths_by_which_tokens_leave(
+    make_run: MakeRun, depthwise: Depthwise, monkeypatch: pytest.MonkeyPatch, depth: list[str]
+) -> None:
+    feed(monkeypatch, b"a b\nc\n")
+    code, output, errors = depthwise("predict", make_run("leaving classes"), "--depths", *depth)
+    assert (code, errors) == (0, "")
+    assert [line.partition("\t")[2] for line in output.split("\n")] == ["3 3 3", "3 3", ""]
+
+
+def test_a_policy_that_cannot_be(make_run: MakeRun, depthwise: Depthwise, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, b"a\n")
+    code, output, errors = depthwise("predict", make_run("leaving classes"), "--depth", "policy")
+    assert (code, output) == (1, "")
+    assert "was trained with no policy; choose one that needs no training" in errors
+
+
 def test_log_probabilities(make_run: MakeRun, depthwise: Depthwise, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, b"a b\tgood\na b\tbad\na b\tugly\n")
     code, output, errors = depthwise("predict", make_run("classes"), "--score")

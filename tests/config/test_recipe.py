@@ -1,7 +1,7 @@
 """Recipes: what may be written, and that everything wrong with one is said at once."""
 
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -241,8 +241,9 @@ def test_every_rule_is_about_an_option_that_exists() -> None:
     def collect(kind: type[Any]) -> None:
         for name, hint in get_type_hints(kind).items():
             names.add(name)
-            if is_dataclass(hint) and isinstance(hint, type):
-                collect(hint)
+            for inner in (hint, *get_args(hint)):
+                if is_dataclass(inner) and isinstance(inner, type):
+                    collect(inner)
 
     collect(Recipe)
     assert set(RULES) <= names

@@ -8,12 +8,15 @@ from depthwise.config import (
     KERNEL_NORMALIZATIONS,
     MIXERS,
     AdaptiveConfig,
+    ExitsConfig,
     ModelConfig,
     StackConfig,
+    TokenExitConfig,
     as_dict,
     check_model,
     nearest,
     parse_model,
+    policy_dict,
 )
 from depthwise.errors import ConfigError, Problem
 
@@ -61,15 +64,53 @@ def test_nested_dictionaries_become_configurations() -> None:
             "vocab_size": 10,
             "encoder": {"mixer": "dynamicconv", "kernel_sizes": 3},
             "decoder": {"kernel_sizes": [3, 4], "num_layers": 2, "dropout": 0},
-            "policy": {"kind": "fixed"},
+            "exits": {},
+            "policy": {"kind": "fixed", "depth": 1},
         }
     )
     assert config == ModelConfig(
         vocab_size=10,
         encoder=StackConfig(mixer="dynamicconv", kernel_sizes=(3,)),
         decoder=StackConfig(kernel_sizes=(3, 4), num_layers=2, dropout=0.0),
-        policy={"kind": "fixed"},
+        exits=ExitsConfig(),
+        policy={"kind": "fixed", "depth": 1},
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "message"),
+    [
+        ({"exits": None}, "policy", "decides where tokens leave, but there are no exits; add exits, or remove it"),
+        ({"policy": {"kind": "sequence"}}, "policy.kind", "guesses depth from the source, but this model has none"),
+        ({"policy": {"kind": "fixed", "depth": 3}}, "policy.depth", "no exit at depth 3; choose among 1, 2, 4"),
+        ({"policy": {"kind": "token", "penalty": -1}}, "policy.penalty", "-1 is too small"),
+        ({"policy": {"kind": "tokens"}}, "policy.kind", "did you mean token?"),
+        ({"policy": {}}, "policy.kind", "required but missing"),
+        ({"exits": {"depths": [5]}}, "exits.depths", "the stack has 4 blocks"),
+    ],
+)
+def test_a_policy_fits_itself_and_the_exits(changes: dict[str, Any], option: str, message: str) -> None:
+    """Each mistake is reported once, and not where it only follows from another."""
+    options = {"decoder": {"num_layers": 4}, "exits": {"depths": [1, 2]}, "policy": {"kind": "token"}, **changes}
+    with pytest.raises(ConfigError) as caught:
+        parse_model({"vocab_size": 10, **options})
+    ((found, said),) = ((problem.option, problem.message) for problem in caught.value.problems)
+    assert found == option
+    assert message in said
+
+
+def test_a_policy_gets_all_its_options_but_gates_stay_as_they_are() -> None:
+    options = {"vocab_size": 10, "decoder": {"num_layers": 2}, "exits": {}}
+    policy = parse_model({**options, "policy": {"kind": "token", "smoothing": 2.0}}).policy
+    assert policy == policy_dict(TokenExitConfig(smoothing=2.0))
+    gates = {"kind": "latent", "decoder_logits": [[1.0, 2.0]]}
+    assert parse_model({**options, "exits": None, "policy": gates}).policy == gates
+
+
+def test_a_policy_waits_for_what_is_undecided() -> None:
+    options = {"vocab_size": 10, "decoder": {}, "policy": {"kind": "fixed", "depth": 9}}
+    assert parse_model(options, undecided={"exits"}).policy == {"kind": "fixed", "depth": 9}
+    assert parse_model({**options, "exits": {}}, undecided={"decoder.num_layers"}).exits == ExitsConfig()
 
 
 def test_built_sections_are_accepted() -> None:

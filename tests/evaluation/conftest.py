@@ -16,6 +16,7 @@ STACK: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ffn_width": 16, "max_
 PAIRS = [("a b c", "c b a"), ("b", "b"), ("c c a b a", "a b a c c"), ("a", "a"), ("b a c a b c a", "a c b a c a b")]
 LABELLED = [("good", "a b"), ("bad", "b c c"), ("good", "a a c"), ("bad", "c"), ("good", "a b c a b c")]
 NUMBERED = [("0.5", "a b"), ("1.5", "b c c"), ("-2", "a a c"), ("3", "c")]
+SIDES = {"translation": ("encoder", "decoder"), "language_modeling": ("decoder",)}
 
 MakeRun = Callable[..., Path]
 
@@ -26,7 +27,12 @@ def build_run(folder: Path, options: dict[str, Any], seed: int) -> Path:
     recipe = parse_recipe({**options, "seed": seed, "training": {"max_updates": 1}})
     torch.manual_seed(seed)
     task = open_task(recipe, folder)
-    task.new_model().save_pretrained(folder)
+    model = task.new_model()
+    with torch.no_grad():  # a fresh model ends every text at once
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.3)
+    model.save_pretrained(folder)
     task.save(folder)
     (folder / "recipe.yaml").write_text(recipe_yaml(task.resolved()), encoding="utf-8")
     return folder
@@ -40,17 +46,24 @@ def write_corpora(root: Path) -> dict[str, dict[str, Any]]:
         "doubled": [f"{label}\t{text}\tc a" for label, text in LABELLED],
         "numbered": [f"{label}\t{text}" for label, text in NUMBERED],
     }
+    sentences = ["a X\nb O\n", "c X\n", "b O\na X\nc X\n"]
+    (root / "tagged.txt").write_text("\n".join(sentences), encoding="utf-8")
+    (root / "running.txt").write_text("a b c a\nb c\nc a b a b c\n", encoding="utf-8")
     for name, of in lines.items():
         (root / f"{name}.tsv").write_text("".join(f"{line}\n" for line in of), encoding="utf-8")
 
-    def options(task: str, name: str, **data: Any) -> dict[str, Any]:
-        files = {split: str(root / f"{name}.tsv") for split in ("train", "valid", "test")}
-        decoder = {"decoder": STACK} if task == "translation" else {}
+    def options(task: str, name: str, *, exits: bool = False, **data: Any) -> dict[str, Any]:
+        file = root / (name if "." in name else f"{name}.tsv")
+        files = {split: str(file) for split in ("train", "valid", "test")}
+        stack = {**STACK, "num_layers": 4, "norm": "pre"} if exits else STACK
+        sides = dict.fromkeys(SIDES.get(task, ("encoder",)), stack)
+        if exits and len(sides) == 2:
+            sides["encoder"] = STACK
         return {
             "task": task,
             "data": {**files, "cache": str(root / "cache"), **data},
             "tokenizer": {"kind": "word", "vocab_size": 20},
-            "model": {"width": 16, "encoder": STACK, **decoder},
+            "model": {"width": 16, **sides, **({"exits": {"heads": "separate"}} if exits else {})},
             "generation": {"num_beams": 2, "max_factor": 1.0, "max_extra": 3},
         }
 
@@ -59,6 +72,13 @@ def write_corpora(root: Path) -> dict[str, dict[str, Any]]:
         "classes": options("text_classification", "labelled"),
         "doubled": options("text_classification", "doubled"),
         "numbers": options("text_classification", "numbered", labels="number"),
+        "leaving translation": options("translation", "pairs", exits=True),
+        "leaving classes": options("text_classification", "labelled", exits=True),
+        "leaving numbers": options("text_classification", "numbered", exits=True, labels="number"),
+        "leaving tags": options("tagging", "tagged.txt", exits=True, tag_scheme="plain"),
+        "leaving text": options("language_modeling", "running.txt", exits=True),
+        "text": options("language_modeling", "running.txt"),
+        "masked text": options("masked_language_modeling", "running.txt"),
     }
 
 
@@ -82,7 +102,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], 
 
 @pytest.fixture
 def make_run(originals: Callable[[str, int], Path], tmp_path: Path) -> MakeRun:
-    """A copy of a run of a kind (``translation``, ``classes``, ``doubled``, ``numbers``) and seed."""
+    """A copy of a run of a kind (a key of ``write_corpora``; those that begin with ``leaving`` have exits) and seed."""
 
     def copied(kind: str, seed: int = 1, name: str | None = None) -> Path:
         folder = tmp_path / (name or f"{kind}-{seed}")

@@ -11,16 +11,18 @@ import torch
 
 from depthwise.errors import DataError, InputError
 from depthwise.evaluation import (
+    Outcome,
+    Timing,
     evaluate_run,
     evaluating,
     load_run,
-    mean_depth,
     open_run,
     predict_all,
     read_evaluation,
     read_examples,
     score_predictions,
 )
+from depthwise.models.cost import ModelCost
 from depthwise.tasks import Prediction
 
 MakeRun = Callable[..., Path]
@@ -56,8 +58,59 @@ def test_a_classifier_counts_the_tokens_of_its_input(make_run: MakeRun) -> None:
 
 
 def test_mean_depth_is_over_tokens() -> None:
-    assert mean_depth([Prediction("", None, (1, 3)), Prediction("", None, (2, 2, 5, 5))]) == 3.0
-    assert mean_depth([Prediction("")]) is None
+    timing = Timing(1.0, None)
+    assert Outcome({}, timing, num_tokens=6, token_layers=18, flops=0).mean_depth == 3.0
+    assert Outcome({}, timing, num_tokens=0, token_layers=0, flops=0).mean_depth is None
+
+
+def test_what_a_run_costs(make_run: MakeRun) -> None:
+    """The sources have 4, 2, 6, 2 and 8 tokens with their ends."""
+    run = load_run(make_run("translation"), device="cpu")
+    found = evaluate_run(run, "test")
+    cost = ModelCost(run.model.config.options)
+    predictions = predict_all(run, [example.texts[:1] for example in read_examples(run.task, "test")])
+    expected = [cost.decode(made.depths, size) for made, size in zip(predictions, (4, 2, 6, 2, 8), strict=True)]
+    assert found.flops == sum(one.flops for one in expected)
+    assert found.token_layers == sum(sum(made.depths) for made in predictions)
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("text", 16), ("masked text", 2)])
+def test_what_likelihood_costs(make_run: MakeRun, kind: str, heads: int) -> None:
+    """Text in one block with 15 tokens behind a start; of masked text, 2 of 15 tokens in 3 lines are scored."""
+    run = load_run(make_run(kind), device="cpu")
+    found = evaluate_run(run, "test")
+    cost = ModelCost(run.model.config.options)
+    stack = cost.decoder or cost.encoder
+    assert stack is not None
+    lengths = [16] if kind == "text" else [5, 3, 7]
+    blocks = sum(stack.forward(length).flops for length in lengths)
+    assert found.flops == blocks + heads * cost.head().flops
+    assert (found.token_layers, found.mean_depth) == (2 * sum(lengths), 2.0)
+
+
+def test_a_policy_is_on_record(make_run: MakeRun) -> None:
+    folder = make_run("leaving classes")
+    changes = ["policy.kind=patience", "policy.patience=1"]
+    found = evaluate_run(load_run(folder, device="cpu", depth="policy", policy_changes=changes), "test")
+    assert found.settings["policy"] == {"kind": "patience", "patience": 1, "tolerance": 0.1}
+    assert found.settings["depth"] is None
+    assert read_evaluation(folder / "results" / "test-patience-1.json") == found
+    assert not (folder / "results" / "test.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["translation", "classes", "numbers", "tags", "text"])
+def test_policies_by_which_nobody_leaves_are_the_full_model(make_run: MakeRun, kind: str) -> None:
+    """Those that never look at an exit cost no more either."""
+    folder = make_run(f"leaving {kind}")
+    full = evaluate_run(load_run(folder, device="cpu"), "test")
+    deepest = evaluate_run(load_run(folder, device="cpu", depth=4), "test")
+    changes = ["policy.kind=confidence", "policy.threshold=2"]
+    never = evaluate_run(load_run(folder, device="cpu", depth="policy", policy_changes=changes), "test")
+    assert full.mean_depth == 4.0
+    for found in (deepest, never):
+        assert found.metrics == full.metrics
+        assert found.predictions == full.predictions
+        assert (found.mean_depth, found.token_layers, found.flops) == (4.0, full.token_layers, full.flops)
 
 
 def test_given_predictions(make_run: MakeRun) -> None:

@@ -5,13 +5,22 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from depthwise.data import Example
 from depthwise.errors import CheckpointError, DataError
 from depthwise.evaluation import Evaluation, read_evaluation, read_predictions, replace_file, write_evaluation
-from depthwise.evaluation.results import examples_digest, finite, one_line, result_path, strict_json, weights_digest
+from depthwise.evaluation.results import (
+    examples_digest,
+    finite,
+    one_line,
+    result_name,
+    result_path,
+    strict_json,
+    weights_digest,
+)
 
 FOUND = Evaluation(
     task="translation",
@@ -45,8 +54,26 @@ def test_written_and_read(tmp_path: Path) -> None:
 def test_another_depth_has_files_of_its_own(tmp_path: Path) -> None:
     write_evaluation(tmp_path, FOUND)
     cut = replace(FOUND, settings={"precision": "fp32", "depth": 2, "generation": None})
-    assert write_evaluation(tmp_path, cut) == result_path(tmp_path, "test", 2) == tmp_path / "results/test-depth-2.json"
+    assert (
+        write_evaluation(tmp_path, cut)
+        == result_path(tmp_path, "test-depth-2")
+        == tmp_path / "results/test-depth-2.json"
+    )
     assert read_evaluation(tmp_path / "results" / "test.json") == FOUND
+
+
+@pytest.mark.parametrize(
+    ("depth", "policy", "name"),
+    [
+        (None, None, "test"),
+        (2, None, "test-depth-2"),
+        (2, {"kind": "fixed", "depth": 2}, "test-depth-2"),
+        (None, {"kind": "confidence", "threshold": [0.9]}, "test-confidence-0.9"),
+        (None, {"kind": "token", "penalty": 0.1}, "test-token"),
+    ],
+)
+def test_names_of_results(depth: int | None, policy: dict[str, Any] | None, name: str) -> None:
+    assert result_name("test", {"depth": depth, "policy": policy}) == name
 
 
 def test_predictions_with_line_breaks_stay_on_their_line(tmp_path: Path) -> None:

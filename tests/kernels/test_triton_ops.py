@@ -59,6 +59,54 @@ def test_the_operator_gives_what_plain_calls_give(fixed: bool) -> None:
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_it_is_differentiable_once(fixed: bool) -> None:
+    """Also where the backward pass is recorded: then its gradients are the same, and a second one is an error."""
+    x, kernel = inputs(fixed)
+    y = (light_conv if fixed else dynamic_conv)(x, kernel, left=4, backend="triton")
+    outgoing = torch.randn_like(y).requires_grad_()
+    plain = torch.autograd.grad(y, (x, kernel), outgoing, retain_graph=True)
+    recorded = torch.autograd.grad(y, (x, kernel), outgoing, create_graph=True)
+    for ours, theirs in zip(recorded, plain, strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.requires_grad
+        assert not theirs.requires_grad
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        (recorded[0].sum() + recorded[1].sum()).backward()
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_gradients_that_lie_in_a_larger_tensor(fixed: bool) -> None:
+    x, kernel = inputs(fixed)
+    y = (light_conv if fixed else dynamic_conv)(x, kernel, left=4, backend="triton")
+    wide = torch.randn(2, 40, 48, device=DEVICE)
+    parts = (wide[:, :20, :32], wide[:, ::2, 16:], wide.transpose(1, 2)[:, 3:23, :32])
+    for outgoing in parts:
+        for found, expected in zip(
+            torch.autograd.grad(y, (x, kernel), outgoing, retain_graph=True),
+            torch.autograd.grad(y, (x, kernel), outgoing.contiguous(), retain_graph=True),
+            strict=True,
+        ):
+            assert torch.equal(found, expected)
+
+
+def test_a_mask_that_changes_before_the_backward_pass_is_an_error() -> None:
+    x, kernel = inputs(False)
+    valid = torch.ones(2, 20, dtype=torch.bool, device=DEVICE)
+    y = dynamic_conv(x, kernel, left=4, valid=valid, backend="triton")
+    valid[0, 3] = False
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_the_operator_checks_shapes_too() -> None:
+    """A program that was exported may be given others."""
+    valid = torch.ones(2, 19, dtype=torch.bool, device=DEVICE)
+    options: tuple[Any, ...] = (4, 20, valid, None, None, None, True, False, 0.0, False, True)
+    with pytest.raises(InputError, match=r"do not belong together: x \(2, 20, 32\), kernels .*, valid \(2, 19\); give"):
+        torch.ops.depthwise.convolve(*inputs(False), *options)
+
+
 class Layer(nn.Module):
     def forward(self, x: Tensor, logits: Tensor, weight: Tensor) -> Tensor:
         mixed = dynamic_conv(x, logits, left=4, backend="triton")

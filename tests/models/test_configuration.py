@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from depthwise.config import as_dict, preset
+from depthwise.config import ConfidenceConfig, as_dict, policy_dict, preset
 from depthwise.errors import ConfigError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
@@ -217,11 +217,13 @@ def test_keys_of_a_later_transformers_are_let_through() -> None:
     assert problems_of(transformers_version="5.0.0", invented_later=1)[0][0] == "invented_later"
 
 
-def test_a_policy_is_kept_as_it_is() -> None:
-    policy = {"kind": "threshold", "threshold": 0.9}
-    config = DepthwiseConfig(vocab_size=17, width=8, encoder=STACK, policy=policy)
-    assert config.policy == policy
-    assert config.to_dict()["policy"] == policy
+def test_a_policy_is_kept_with_all_its_options() -> None:
+    policy = {"kind": "confidence", "threshold": 0.9}
+    config = DepthwiseConfig(vocab_size=17, width=8, encoder=STACK, exits={}, policy=policy)
+    whole = policy_dict(ConfidenceConfig(threshold=(0.9,)))
+    assert config.policy == whole
+    assert config.to_dict()["policy"] == whole
+    assert config.options.policy == whole
 
 
 def test_configurations_without_arguments_are_refused_by_name() -> None:

@@ -1,5 +1,7 @@
 """The cost model agrees with torch's own counter of matrix products, for every preset."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -98,6 +100,13 @@ def test_a_step_that_leaves_pays_only_for_being_seen_above() -> None:
     skipped = cost.block(1, seen=1)
     assert full.flops - early.flops == 3 * (skipped.flops - cost.write(1).flops)
     assert cost.write(1) == Cost(4 * 8**2)
+
+
+def test_nothing_is_written_above_a_depth_that_is_known_in_advance() -> None:
+    options = StackConfig(num_layers=4, ffn_width=32, num_heads=2)
+    four, two = (StackCost(replace(options, num_layers=number), width=8, has_source=True) for number in (4, 2))
+    assert four.decode([2, 1, 2], 5, num_layers=2) == two.decode([2, 1, 2], 5)
+    assert four.decode([2, 1, 2], 5, num_layers=4) == four.decode([2, 1, 2], 5)
 
 
 def test_a_plan_pays_for_those_who_run_and_for_writing_the_others() -> None:

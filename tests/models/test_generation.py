@@ -50,6 +50,17 @@ def test_cached_is_uncached(build: Model, draw_ids: Ids, mixer: str, head: str, 
     assert torch.equal(generate(model, ids, **search), generate(model, ids, **search, use_cache=False))
 
 
+@pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_without_a_mask_padding_is_told_by_its_id(build: Model, draw_ids: Ids, head: str, num_beams: int) -> None:
+    model, ids = build(head), draw_ids(padding=[0, 2, -3])
+    options = {"num_beams": num_beams, "output_scores": True, "return_dict_in_generate": True}
+    told, given = (generate(model, ids, **options, **mask) for mask in ({"attention_mask": None}, {}))
+    assert torch.equal(told.sequences, given.sequences)
+    for ours, theirs in zip(told.scores, given.scores, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("name", [name for name in SEARCHES if "sampling" not in name])
 def test_a_batch_translates_as_its_rows_alone(build: Model, draw_ids: Ids, mixer: str, name: str) -> None:
     model, ids = build("seq2seq", mixer, "post"), draw_ids(padding=[0, 2, -3])

@@ -196,6 +196,7 @@ def test_the_configuration_is_written_in_full(build: Model, saved: Any) -> None:
         **{"kernel_from": "conv_input", "norm": "pre", "final_norm": None, "activation": "relu"},
         **{"positions": "sinusoidal", "max_positions": 1024, "dropout": 0.0, "attention_dropout": 0.0},
         **{"activation_dropout": 0.0, "input_dropout": 0.0, "shared_layers": None, "norm_epsilon": 1e-05},
+        "out_gain": None,
     }
     assert written["encoder"] == written["decoder"] == expected
     for option in ("vocab_size", "width", "tied_embeddings", "scale_embedding", "position_offset", "pooling"):
@@ -203,7 +204,8 @@ def test_the_configuration_is_written_in_full(build: Model, saved: Any) -> None:
 
 
 def test_the_configuration_comes_back(build: Model, saved: Any, head: str) -> None:
-    model = build(head, "dynamicconv", policy={"kind": "fixed", "depth": 2}, num_labels=5)
+    exits = {} if head == "masked_lm" else {"exits": {}, "policy": {"kind": "fixed", "depth": 2}}
+    model = build(head, "dynamicconv", num_labels=5, **exits)
     config = AutoConfig.from_pretrained(saved(model))
     assert isinstance(config, DepthwiseConfig)
     assert config.options == model.config.options

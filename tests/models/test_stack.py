@@ -74,31 +74,44 @@ def test_the_last_norm_is_a_choice(make: Make, norm: str, final_norm: bool | Non
 
 def test_each_gate_belongs_to_its_layer(make: Make, mixer: str, norm: str) -> None:
     stack, x = make(mixer, norm), states()
-    gates = [None, Gate(torch.tensor([True, False])), Gate(torch.rand(ROWS, STEPS) < 0.5)]
-    output = stack.run_all(x, gates, keep_hidden=True)
+    gates = [True, Gate(torch.tensor([True, False])), Gate(torch.rand(ROWS, STEPS) < 0.5)]
+    output = stack.run_all(x, lambda layer, _: gates[layer], keep_hidden=True)
     for layer, gate in enumerate(gates):
-        x, _ = stack.run_layer(layer, x, gate=gate)
+        x, _ = stack.run_layer(layer, x, gate=None if gate is True else gate)
         assert torch.equal(output.hidden_by_depth[layer + 1], x)
 
 
-def test_fewer_gates_than_layers(make: Make, norm: str) -> None:
-    """Layers beyond the last gate leave the states as they are, and do not run."""
+def test_gates_see_the_states_before_their_layer(make: Make, norm: str) -> None:
+    stack, x, seen = make("attention", norm), states(), []
+    output = stack.run_all(x, lambda layer, hidden: seen.append(hidden) is None, keep_hidden=True)
+    assert all(map(torch.equal, seen, output.hidden_by_depth))
+    assert torch.equal(output.last, output.hidden_by_depth[-1])
+
+
+def only_first(layer: int, x: Tensor) -> bool:
+    """Opens the first layer for all, and no other for anybody."""
+    assert layer < 2, "nobody is asked again behind a closed gate"
+    return layer == 0
+
+
+def test_closed_gates(make: Make, norm: str) -> None:
+    """Layers from a closed gate on leave the states as they are, and do not run."""
     stack, x, calls = make("lightconv", norm), states(), []
     for layer, block in enumerate(stack.layers):
         block.register_forward_hook(lambda *_, layer=layer: calls.append(layer))
-    output = stack.run_all(x, [None], keep_hidden=True)
+    output = stack.run_all(x, only_first, keep_hidden=True)
     assert calls == [0]
     assert len(output.hidden_by_depth) == LAYERS + 1
     assert all(torch.equal(hidden, output.hidden_by_depth[1]) for hidden in output.hidden_by_depth[2:])
 
 
-def test_layers_beyond_the_last_gate_still_write(make: Make, mixer: str, norm: str) -> None:
+def test_layers_behind_a_closed_gate_still_write(make: Make, mixer: str, norm: str) -> None:
     """A shallow step leaves its copied state in the memories of all layers, for deeper steps to come."""
     stack, x, later = make(mixer, norm), states(), states(2)
-    state = DecodeState(stack.run_all(x, [None], state=DecodeState()).memories, STEPS)
+    state = DecodeState(stack.run_all(x, only_first, state=DecodeState()).memories, STEPS)
     deep = stack.run_all(later, state=state).final
-    gates = [None] + [Gate(torch.tensor([[False] * STEPS + [True] * 2] * ROWS))] * (LAYERS - 1)
-    whole = stack.run_all(torch.cat([x, later], dim=1), gates).final
+    deeper = Gate(torch.tensor([[False] * STEPS + [True] * 2] * ROWS))
+    whole = stack.run_all(torch.cat([x, later], dim=1), lambda layer, _: layer == 0 or deeper).final
     torch.testing.assert_close(deep, whole[:, STEPS:], rtol=1e-10, atol=1e-12)
 
 

@@ -15,10 +15,70 @@ from .conftest import recipe_of
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
 
+EXITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "aligned": ({}, {"curriculum": "gradual"}),
+    "mixed": ({}, {"objective": "mixed", "paths": 2, "layer_dropout": "layerskip", "layer_dropout_grows": True}),
+    "rotational": ({}, {"curriculum": "rotational", "weights": [1, 1, 0]}),
+    "distilled": ({}, {"distill": True}),
+    "sequence": ({"kind": "sequence"}, {}),
+    "token": ({"kind": "token", "smoothing": 2.0}, {}),
+    "poisson": ({"kind": "poisson_binomial"}, {}),
+    "ponder": ({"kind": "poisson_binomial", "objective": "expected_loss"}, {}),
+    "confidence": ({"kind": "learned_confidence"}, {}),
+}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_an_update_does_not_wait_for_the_device(
     translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, clip_norm: float
+) -> None:
+    assert_never_waits(translation, tmp_path, monkeypatch, precision=precision, clip_norm=clip_norm)
+
+
+def with_exits(options: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    policy, exits = EXITS[name]
+    deep = {**options["model"]["decoder"], "num_layers": 3, "dropout": 0.0}
+    encoder = {**options["model"]["encoder"], "dropout": 0.0}
+    model = {**options["model"], "encoder": encoder, "decoder": deep, "exits": {}, "policy": policy or None}
+    return {**options, "model": model}, exits
+
+
+@pytest.mark.parametrize("name", EXITS)
+def test_exits_wait_for_nothing(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options, exits = with_exits(translation, name)
+    assert_never_waits(options, tmp_path, monkeypatch, precision="bf16", exits=exits)
+
+
+@pytest.mark.parametrize("name", [name for name in EXITS if name != "mixed"])
+def test_recorded_exits_learn_what_others_learn(translation: dict[str, Any], tmp_path: Path, name: str) -> None:
+    """The same losses by graphs and without; curricula change what a graph does."""
+    options, exits = with_exits(translation, name)
+    losses = []
+    for graphs in (False, True):
+        recipe = recipe_of(
+            options, exits=exits, graphs=graphs, precision="fp32", max_updates=60, log_every=1, validate_every=60
+        )
+        train(recipe, tmp_path / f"run{graphs}")
+        text = (tmp_path / f"run{graphs}" / "metrics.jsonl").read_text().splitlines()
+        losses.append([line["loss"] for line in map(json.loads, text) if "loss" in line])
+    assert len(losses[0]) == 60
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_recorded_paths_are_drawn_anew(translation: dict[str, Any], tmp_path: Path) -> None:
+    options, exits = with_exits(translation, "mixed")
+    rates = {"max_updates": 60, "log_every": 5, "optimizer": {"kind": "adam", "lr": 1e-2}}
+    train(recipe_of(options, exits=exits, graphs=True, precision="fp32", **rates), tmp_path / "run")
+    text = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    found = [line for line in map(json.loads, text) if "nll_at_1" in line]
+    assert found[-1]["loss"] < 0.9 * found[0]["loss"]
+
+
+def assert_never_waits(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **training: Any
 ) -> None:
     original = Steering.on_step_end
 
@@ -30,7 +90,7 @@ def test_an_update_does_not_wait_for_the_device(
 
     monkeypatch.setattr(Steering, "on_step_end", on_step_end)
     rare = {"max_updates": 12, "log_every": 12, "validate_every": 12}
-    recipe = recipe_of(translation, **rare, precision=precision, clip_norm=clip_norm, workers=0)
+    recipe = recipe_of(options, **rare, workers=0, **training)
     try:
         train(recipe, tmp_path / "run")
     finally:

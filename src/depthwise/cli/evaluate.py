@@ -2,21 +2,24 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from depthwise.cli.run_arguments import (
+    DepthOption,
     Device,
     DeviceOption,
     Precision,
     PrecisionOption,
     Split,
+    depth_of,
     paths_and_changes,
     quieten,
 )
+from depthwise.config import parse_policy
 
 if TYPE_CHECKING:
     from depthwise.evaluation import Contest, Evaluation, Seeds
@@ -41,14 +44,9 @@ def evaluate(
         Path | None,
         typer.Option("--against", help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE"),
     ] = None,
-    depth: Annotated[
-        str,
-        typer.Option(
-            "--depth", help="Run all blocks, or only the first N of the decoder (else encoder).", metavar="full|N"
-        ),
-    ] = "full",
+    depth: DepthOption = "full",
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the result files, if not that of the split.")
+        str | None, typer.Option("--name", help="Name of the result files, if not that of the split and depth.")
     ] = None,
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
@@ -57,12 +55,15 @@ def evaluate(
 
     Several runs of one task, which differ in their seeds, are summed up by mean and deviation. Changes reach the data,
     generation and evaluation sections of the recipe: generation.num_beams=1, evaluation.metrics=[bleu,chrf]. With
-    --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance.
+    --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance; the other
+    run has its full depth. With --depth policy, changes such as policy.threshold=0.8 reach the run's policy, and
+    policy.kind=confidence policy.threshold=0.9 or policy.kind=patience policy.patience=2 choose one that needs no
+    training. Results of other depths have names of their own, such as test-depth-2 and test-confidence-0.9.
     """
-    folders, changes = paths_and_changes(arguments)
+    folders, given = paths_and_changes(arguments)
     _check_folders(folders, alone=predictions is not None or against is not None)
-    num_blocks = _depth(depth)
-    if predictions is not None and num_blocks is not None:
+    wanted_depth = depth_of(depth)
+    if predictions is not None and wanted_depth is not None:
         raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
     _check_name(name, split)
 
@@ -73,6 +74,7 @@ def evaluate(
         open_run,
         opponent,
         over_runs,
+        parted,
         read_examples,
         read_predictions,
         score_predictions,
@@ -82,6 +84,7 @@ def evaluate(
 
     quieten()
     console = Console(soft_wrap=True, highlight=False, markup=False)
+    changes, policy_changes = parted(given)
     task = open_run(folders[0], changes)
     theirs: tuple[str, ...] = ()
     if against is not None:  # first, so that what is wrong with it comes to light before our own work is done
@@ -92,7 +95,7 @@ def evaluate(
         if predictions is not None:
             evaluation = score_predictions(task, split.value, read_predictions(predictions))
         else:
-            run = load_run(folder, changes, device.value, precision.value, num_blocks)
+            run = load_run(folder, changes, device.value, precision.value, wanted_depth, policy_changes)
             evaluation = evaluation_of(run, split.value, read_examples(run.task, split.value))
         found.append((folder, evaluation))
         if not as_json:
@@ -129,19 +132,13 @@ def _check_name(name: str | None, split: Split) -> None:
         raise typer.BadParameter(f"{name} is another split; evaluate it with --split {name}", param_hint="--name")
 
 
-def _depth(text: str) -> int | None:
-    if text == "full":
-        return None
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text} is neither full nor a number of blocks", param_hint="--depth")
-    return int(text)
-
-
 def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
     console.print(f"{name}, {evaluation.split}: {evaluation.examples:,} examples")
     for metric, value in evaluation.metrics.items():
         shown = "not finite" if value is None else f"{value:.2f}"
         console.print(f"  {metric:<16} {shown}  ({evaluation.signatures[metric]})")
+    if evaluation.settings.get("policy") is not None:
+        console.print(f"  {'policy':<16} {_policy(evaluation.settings['policy'])}")
     if evaluation.mean_depth is not None:
         console.print(f"  {'mean depth':<16} {evaluation.mean_depth:.2f}")
     cost = f"{evaluation.seconds:.2f} s"
@@ -150,6 +147,18 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
     if evaluation.peak_memory_bytes is not None:
         cost += f", {evaluation.peak_memory_bytes / MEBIBYTE:,.0f} MiB"
     console.print(f"  {'time':<16} {cost} on {evaluation.hardware}")
+    if evaluation.token_layers is not None and evaluation.flops is not None:
+        console.print(
+            f"  {'operations':<16} {evaluation.flops / 1e9:,.3f} GFLOPs, {evaluation.token_layers:,} token-layers"
+        )
+
+
+def _policy(options: dict[str, Any]) -> str:
+    """A policy and its setting."""
+    from depthwise.evaluation import in_words, setting_of
+
+    config = parse_policy(options)
+    return ", ".join(text for text in (config.kind, in_words(setting_of(config))) if text)
 
 
 def _show_seeds(console: Console, seeds: "Seeds") -> None:

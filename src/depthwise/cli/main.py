@@ -13,6 +13,7 @@ from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
 from depthwise.cli.predict import predict
 from depthwise.cli.recipes import recipes
+from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
 from depthwise.errors import DepthwiseError
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(tune)
 app.command()(evaluate)
+app.command()(sweep)
 app.command()(predict)
 app.command()(info)
 app.command()(recipes)

@@ -12,7 +12,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from depthwise.cli.run_arguments import Device, DeviceOption, Precision, PrecisionOption, paths_and_changes, quieten
+from depthwise.cli.run_arguments import (
+    DepthOption,
+    Device,
+    DeviceOption,
+    Precision,
+    PrecisionOption,
+    depth_of,
+    paths_and_changes,
+    quieten,
+)
 from depthwise.errors import DataError, DepthwiseError, InputError
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ def predict(
     depths: Annotated[
         bool, typer.Option("--depths", help="Add, behind a tab, how many blocks each token ran.")
     ] = False,
+    depth: DepthOption = "full",
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
 ) -> None:
@@ -46,9 +56,12 @@ def predict(
     A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
     language<TAB>text, or generation.target=LANGUAGE for all lines. A language model continues a line; a masked one
     fills <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
-    are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error.
+    are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error. With --depth policy,
+    tokens leave by the run's policy, or by another one as for depthwise evaluate: policy.kind=confidence
+    policy.threshold=0.9.
     """
-    paths, changes = paths_and_changes(arguments)
+    paths, given = paths_and_changes(arguments)
+    wanted_depth = depth_of(depth)
     if not 1 <= len(paths) <= 2:
         raise typer.BadParameter("give a run folder and, at most, one file", param_hint="RUN [FILE|-]")
     if score and depths:
@@ -58,10 +71,11 @@ def predict(
         raise DataError(f"{source} does not exist or is no file; give a text file, or - for standard input")
 
     from depthwise.data.lines import count_lines, opened
-    from depthwise.evaluation import load_run, predict_lines, read_chunks, score_lines
+    from depthwise.evaluation import load_run, parted, predict_lines, read_chunks, score_lines
 
     quieten()
-    run = load_run(paths[0], changes, device.value, precision.value)
+    changes, policy_changes = parted(given)
+    run = load_run(paths[0], changes, device.value, precision.value, wanted_depth, policy_changes)
     if score and not run.task.has_probabilities:
         raise InputError(f"{run.task.why_no_probability}; leave --score out")
 

@@ -34,6 +34,24 @@ class Precision(StrEnum):
 DeviceOption = Annotated[Device, typer.Option(help="Where to run; auto is a GPU where there is one.")]
 PrecisionOption = Annotated[Precision, typer.Option(help="Numbers that the model computes in.")]
 
+DepthOption = Annotated[
+    str,
+    typer.Option(
+        "--depth",
+        help="Run all blocks, leave all at depth N (of the decoder, else encoder), or let the policy decide.",
+        metavar="full|N|policy",
+    ),
+]
+
+
+def depth_of(text: str) -> int | str | None:
+    """The depth that the option asks for: none means full."""
+    if text in ("full", "policy"):
+        return None if text == "full" else text
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text} is neither full, policy nor a number of blocks", param_hint="--depth")
+    return int(text)
+
 
 def is_change(argument: str) -> bool:
     """Whether an argument is ``section.option=value`` rather than a path."""

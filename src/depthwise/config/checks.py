@@ -166,6 +166,35 @@ def _bands_divide_width(model: View) -> Iterator[Problem]:
         )
 
 
+def _exits_are_within_the_stack(model: View) -> Iterator[Problem]:
+    stack = model.encoder if model.decoder is None else model.decoder
+    if model.exits is None or stack is None:
+        return
+    if stack.num_layers < 2:
+        yield model.problem("exits", "a stack of one block has nowhere to leave early; remove exits or add layers")
+    elif model.exits.depths is not None:
+        if model.exits.depths[-1] > stack.num_layers:
+            yield model.exits.problem(
+                "depths",
+                f"the stack has {stack.num_layers} blocks, so no exit after {model.exits.depths[-1]}; lower it",
+            )
+        elif model.exits.depths == (stack.num_layers,):
+            yield model.exits.problem("depths", "names the end alone, which is always an exit; add lower ones")
+
+
+def _bands_have_one_head(model: View) -> Iterator[Problem]:
+    if model.exits is not None and model.adaptive is not None and model.exits.heads == "separate":
+        yield model.exits.problem("heads", "an adaptive softmax serves all exits or none; use tied, or remove adaptive")
+
+
+def _shared_norms_exist(model: View) -> Iterator[Problem]:
+    stack = model.encoder if model.decoder is None else model.decoder
+    if model.exits is None or stack is None or model.exits.norms == "separate":
+        return
+    if not (stack.norm == "pre" if stack.final_norm is None else stack.final_norm):
+        yield model.exits.problem("norms", "has no effect in a stack without a last norm; remove it")
+
+
 # One stack
 
 
@@ -298,6 +327,9 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _sentence_order_serves_encoders,
     _cutoffs_are_below_the_vocabulary,
     _bands_divide_width,
+    _exits_are_within_the_stack,
+    _bands_have_one_head,
+    _shared_norms_exist,
 )
 STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_heads_divide_width,

@@ -27,6 +27,8 @@ POSITIONS = ("sinusoidal", "learned", "none")
 KERNEL_SOURCES = ("conv_input", "layer_input")
 TIED_EMBEDDINGS = ("all", "decoder", "none")
 POOLINGS = ("max_mean", "first", "first_tanh")
+EXIT_HEADS = ("tied", "separate")
+EXIT_NORMS = ("separate", "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,19 @@ class AdaptiveConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExitsConfig:
+    """Where tokens may leave a stack before its end: the decoder, or the encoder where there is no decoder."""
+
+    depths: tuple[int, ...] | None = None
+    """After how many blocks there is an exit, from low to high; none means after every block. The end is always one."""
+    heads: str = "tied"
+    """``tied``: the head of the model serves all exits; ``separate``: each has its own."""
+    norms: str = "separate"
+    """Of stacks with a last norm: each exit has a norm of its own (``separate``), or all have the last one's
+    (``shared``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A whole model: at least one stack, its vocabulary and its embeddings."""
 
@@ -163,15 +178,27 @@ class ModelConfig:
     """Dropout on what a classifier or tagger maps to its scores."""
     sentence_order: bool = False
     """A second head of a masked language model, which tells whether two segments are in order (ALBERT)."""
+    exits: ExitsConfig | None = None
+    """None means that every token runs the whole stack."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
 
+    @property
+    def exit_depths(self) -> tuple[int, ...]:
+        """The depths of all exits, from low to high; the last is the number of layers."""
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        if self.exits is None:
+            return (stack.num_layers,)
+        depths = range(1, stack.num_layers) if self.exits.depths is None else self.exits.depths
+        return (*(depth for depth in depths if depth < stack.num_layers), stack.num_layers)
 
-def as_dict(config: StackConfig | AdaptiveConfig | ModelConfig) -> dict[str, Any]:
+
+def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | ModelConfig) -> dict[str, Any]:
     """The options as nested dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, StackConfig | AdaptiveConfig):
+        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig):
             return as_dict(value)
         return list(value) if isinstance(value, tuple) else value
 

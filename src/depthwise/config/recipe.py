@@ -7,6 +7,7 @@ stands here; where that is none, the task, the data or the machine decides, and 
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthwise.config.exit_training import ExitTrainingConfig
 from depthwise.config.masking import MaskingConfig
 
 TASKS = (
@@ -131,6 +132,8 @@ class TrainingConfig:
     label_smoothing: float = 0.0
     smoothing_over_others: bool = False
     """Spread the smoothed mass over the other types only, as fairseq does since 2020, and not over all."""
+    exits: ExitTrainingConfig | None = None
+    """How exits are trained, where the model has any; none means by the defaults of these options."""
     max_updates: int | None = None
     max_epochs: float | None = None
     batch_tokens: int | None = None

@@ -5,6 +5,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from depthwise.config.exit_training import RULES as EXIT_RULES
+from depthwise.config.exit_training import ExitTrainingConfig
+from depthwise.config.exit_training import without_effect as idle_exit_options
 from depthwise.config.masking import RULES as MASKING_RULES
 from depthwise.config.masking import MaskingConfig, share_problem
 from depthwise.config.model import ModelConfig
@@ -137,6 +140,20 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         yield Problem(f"masking.{shares.option}", shares.message)
     if isinstance(recipe.model, Mapping):
         yield from _model_problems(recipe)
+        yield from _exit_training_problems(recipe, broken)
+
+
+def _exit_training_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
+    """Problems of the section ``training.exits`` before all of the model is known."""
+    training = recipe.training
+    if not isinstance(training, TrainingConfig) or not isinstance(training.exits, ExitTrainingConfig):
+        return
+    preset_is_known = recipe.model.get("preset") in (None, *preset_names())
+    if PRETRAINED not in recipe.model and preset_is_known and model_options(recipe.model).get("exits") is None:
+        yield Problem("training.exits", "has no effect on a model without exits; set model.exits, or remove it")
+    elif not any(name.startswith("training.exits.") for name in broken):
+        for problem in idle_exit_options(training.exits):
+            yield Problem(f"training.exits.{problem.option}", problem.message)
 
 
 def _endless(recipe: Recipe) -> Iterator[Problem]:
@@ -229,6 +246,7 @@ RULES: Rules = {
     "empty_lines": partial(choice, ("keep", "skip")),
     "context": partial(at_least, 1),
     **MASKING_RULES,
+    **EXIT_RULES,
     "on_bad_line": partial(choice, ("fail", "skip")),
     "too_long": partial(choice, ("skip", "cut", "split")),
     "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),

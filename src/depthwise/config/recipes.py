@@ -77,7 +77,7 @@ def built_in() -> tuple[BuiltIn, ...]:
 
 def read_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by path or built-in name, with changes such as ``training.batch_tokens=2048``."""
-    return parse_recipe(_with_changes(_options(name), changes, name), source=name)
+    return parse_recipe(with_changes(_options(name), changes, name), source=name)
 
 
 def recipe_text(name: str) -> str:
@@ -102,11 +102,11 @@ def changed_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     ]
     if problems:
         raise ConfigError("command line", problems)
-    changed = parse_recipe(_with_changes(options, changes, "command line"), source="command line")
+    changed = parse_recipe(with_changes(options, changes, "command line"), source="command line")
     return replace(recipe, **{section: getattr(changed, section) for section in CHANGEABLE})
 
 
-def _with_changes(options: dict[str, Any], changes: Sequence[str], source: str) -> dict[str, Any]:
+def with_changes(options: dict[str, Any], changes: Sequence[str], source: str) -> dict[str, Any]:
     """The options with all changes at once, so that what belongs to a new ``kind`` may be given before it."""
     together: dict[str, Any] = {}
     problems: list[Problem] = []

@@ -5,12 +5,17 @@ do the values agree with each other (``checks``). An option that fails one quest
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from depthwise.config.checks import relation_problems
+from depthwise.config.checks import BrokenOption, View, relation_problems
+from depthwise.config.depth import policy_dict
+from depthwise.config.depth_parsing import parse_policy, placement_problems
 from depthwise.config.model import (
     ACTIVATIONS,
+    EXIT_HEADS,
+    EXIT_NORMS,
     KERNEL_NORMALIZATIONS,
     KERNEL_SOURCES,
     MIXERS,
@@ -23,6 +28,9 @@ from depthwise.config.model import (
 from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
 from depthwise.errors import ConfigError, Problem
 
+UNPARSED = ("latent",)
+"""Kinds of policies that a model carries along without running them: gates of imported models."""
+
 
 def parse_model(
     options: Mapping[str, Any], source: str = "model", undecided: Collection[str] = frozenset()
@@ -30,8 +38,9 @@ def parse_model(
     """Builds a model's options from nested dictionaries, as YAML or JSON gives them.
 
     Stacks and adaptive bands may be dictionaries or built already; lists become tuples, and a single number serves
-    where a list is meant. Raises ``ConfigError`` with all problems, under the name ``source``. Options that are
-    ``undecided`` (dotted paths) have no value yet: no other has to agree with what stands there for now.
+    where a list is meant. A policy gets all options of its kind. Raises ``ConfigError`` with all problems, under the
+    name ``source``. Options that are ``undecided`` (dotted paths) have no value yet: no other has to agree with what
+    stands there for now.
     """
     if not isinstance(options, Mapping):
         raise ConfigError(source, [Problem(source, f"expected a mapping of model options, got {shown(options)}")])
@@ -40,7 +49,9 @@ def parse_model(
     problems = [*findings.problems, *_value_problems(config, findings.unreliable, undecided)]
     if problems:
         raise ConfigError(source, problems)
-    return config
+    if config.policy is None or config.policy["kind"] in UNPARSED:
+        return config
+    return replace(config, policy=policy_dict(parse_policy(config.policy)))
 
 
 def check_model(config: ModelConfig) -> list[Problem]:
@@ -53,7 +64,37 @@ def _value_problems(
 ) -> Iterator[Problem]:
     single = [problem for problem in option_problems(config, RULES) if problem.option not in broken]
     yield from single
-    yield from relation_problems(config, {*broken, *undecided, *(problem.option for problem in single)})
+    unknown = {*broken, *undecided, *(problem.option for problem in single)}
+    relations = list(relation_problems(config, unknown))
+    yield from relations
+    if config.policy is not None and "policy" not in unknown:
+        unknown |= {problem.option for problem in relations}
+        yield from _policy_problems(config, config.policy, unknown)
+
+
+def _policy_problems(config: ModelConfig, options: dict[str, Any], broken: Collection[str]) -> Iterator[Problem]:
+    """What is wrong with a policy by itself, then with these exits."""
+    if options.get("kind") in UNPARSED:
+        return
+    try:
+        policy = parse_policy(options)
+    except ConfigError as error:
+        yield from (Problem(f"policy.{problem.option}", problem.message) for problem in error.problems)
+        return
+    model = View(config, "", broken)
+    try:
+        stack = model.encoder if model.decoder is None else model.decoder
+        if stack is None:
+            return
+        if model.exits is None:
+            yield model.problem("policy", "decides where tokens leave, but there are no exits; add exits, or remove it")
+            return
+        _ = stack.num_layers, model.exits.depths  # without which the exits are not known
+    except BrokenOption:
+        return
+    has_source = config.encoder is not None and config.decoder is not None
+    for problem in placement_problems(policy, config.exit_depths, has_source=has_source):
+        yield Problem(f"policy.{problem.option}", problem.message)
 
 
 def _kernel_sizes(sizes: tuple[int, ...]) -> str | None:
@@ -79,6 +120,12 @@ def _epsilon(value: float) -> str | None:
     return None if 0 < value < 1 else f"{value} is no small positive number; give one such as 1e-5"
 
 
+def _exit_depths(depths: tuple[int, ...]) -> str | None:
+    if depths and all(low < high for low, high in zip((0, *depths), depths, strict=False)):
+        return None
+    return f"{list(depths)} are no depths of exits; give numbers of blocks from low to high, such as [1, 2, 4]"
+
+
 def _cutoffs(cutoffs: tuple[int, ...]) -> str | None:
     if not cutoffs:
         return "an adaptive softmax needs at least one cutoff; give one or remove adaptive"
@@ -97,6 +144,8 @@ _CHOICES = {
     "tied_embeddings": TIED_EMBEDDINGS,
     "pooling": POOLINGS,
     "head_transform": ACTIVATIONS,
+    "heads": EXIT_HEADS,
+    "norms": EXIT_NORMS,
 }
 _COUNTS = (
     *("vocab_size", "source_vocab_size", "width", "embedding_width"),
@@ -119,4 +168,5 @@ RULES: Rules = {
     "token_types": partial(at_least, 0),
     "factor": partial(at_least, 2),
     "cutoffs": _cutoffs,
+    "depths": _exit_depths,
 }

@@ -1,5 +1,30 @@
-"""How deep: the plans that decide which blocks each token runs. Policies that make plans will live here."""
+"""How deep: the policies that decide which blocks each token runs, and the plans they make."""
 
+from depthwise.depth.build import build_policy
+from depthwise.depth.confidence_threshold import ConfidenceThreshold
+from depthwise.depth.fixed import FixedDepth
+from depthwise.depth.learned_confidence import LearnedConfidence
+from depthwise.depth.patience import Patience
 from depthwise.depth.plan import Gate, Plan
+from depthwise.depth.poisson_binomial import PoissonBinomial
+from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
+from depthwise.depth.sequence_exit import SequenceExit
+from depthwise.depth.token_exit import TokenExit
 
-__all__ = ["Gate", "Plan"]
+__all__ = [
+    "ConfidenceThreshold",
+    "Context",
+    "FixedDepth",
+    "Gate",
+    "LearnedConfidence",
+    "Lesson",
+    "Patience",
+    "Plan",
+    "PoissonBinomial",
+    "Policy",
+    "SequenceExit",
+    "State",
+    "TokenExit",
+    "Visit",
+    "build_policy",
+]

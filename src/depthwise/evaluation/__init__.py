@@ -2,13 +2,16 @@
 
 from depthwise.evaluation.comparing import Contest, Seeds, contest, opponent, over_runs
 from depthwise.evaluation.evaluating import (
+    Outcome,
     aligned,
     evaluate_run,
     evaluation_of,
-    mean_depth,
+    outcome_of,
     read_examples,
     score_predictions,
 )
+from depthwise.evaluation.frontier import Frontier, Point, sweep, write_frontier
+from depthwise.evaluation.policies import chosen_policy, in_words, own_policy, parted, setting_of
 from depthwise.evaluation.predicting import predict_all, predict_rows, score_rows
 from depthwise.evaluation.results import (
     Evaluation,
@@ -18,29 +21,37 @@ from depthwise.evaluation.results import (
     strict_json,
     write_evaluation,
 )
-from depthwise.evaluation.runs import Run, load_model, load_run, open_run, pick_device
+from depthwise.evaluation.runs import Run, by_policy, load_model, load_run, open_run, pick_device
 from depthwise.evaluation.streaming import Line, Reply, predict_lines, read_chunks, score_lines
 from depthwise.evaluation.timing import Timing, hardware, timed
 
 __all__ = [
     "Contest",
     "Evaluation",
+    "Frontier",
     "Line",
+    "Outcome",
+    "Point",
     "Reply",
     "Run",
     "Seeds",
     "Timing",
     "aligned",
+    "by_policy",
+    "chosen_policy",
     "contest",
     "evaluate_run",
     "evaluation_of",
     "hardware",
+    "in_words",
     "load_model",
     "load_run",
-    "mean_depth",
     "open_run",
     "opponent",
+    "outcome_of",
     "over_runs",
+    "own_policy",
+    "parted",
     "pick_device",
     "predict_all",
     "predict_lines",
@@ -53,7 +64,10 @@ __all__ = [
     "score_lines",
     "score_predictions",
     "score_rows",
+    "setting_of",
     "strict_json",
+    "sweep",
     "timed",
     "write_evaluation",
+    "write_frontier",
 ]

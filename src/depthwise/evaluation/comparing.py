@@ -14,6 +14,7 @@ from depthwise.evaluation.results import (
     examples_digest,
     read_evaluation,
     read_predictions,
+    result_name,
     result_path,
     weights_digest,
 )
@@ -51,6 +52,16 @@ def opponent(
     return aligned(task, split, read_predictions(against), examples)
 
 
+def check_comparable(task: Task, other: Task, folder: Path) -> None:
+    """Raises an error where the run in ``folder`` answers another kind of question."""
+    if other.kind != task.kind:
+        raise CheckpointError(f"{folder} is a run of {other.kind}, not of {task.kind}; compare runs of the same task")
+    if other.num_inputs != task.num_inputs:
+        raise CheckpointError(
+            f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}; compare runs on the same data"
+        )
+
+
 def contest(
     task: Task, examples: Sequence[Example], ours: Sequence[str], theirs: Sequence[str], against: str
 ) -> Contest:
@@ -69,18 +80,13 @@ def _predictions_of_run(
 ) -> tuple[str, ...]:
     """Those that stand in the run if they are for these examples, by these weights, and searched for as now."""
     other = open_run(folder, changes)
-    if other.kind != task.kind:
-        raise CheckpointError(f"{folder} is a run of {other.kind}, not of {task.kind}; compare runs of the same task")
-    if other.num_inputs != task.num_inputs:
-        raise CheckpointError(
-            f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}; compare runs on the same data"
-        )
+    check_comparable(task, other, folder)
     stored = read_evaluation(result_path(folder, split))
     if (
         stored is not None
         and stored.examples_digest == examples_digest(examples)
         and stored.weights_digest == weights_digest(folder)
-        and stored.settings == settings(other, precision, None)
+        and stored.settings == settings(other, precision)
     ):
         return stored.predictions
     run = load_run(folder, changes, device, precision)
@@ -140,7 +146,7 @@ def _best_on_valid(task: Task, runs: Sequence[tuple[str, Evaluation]]) -> str | 
     best: tuple[str, float] | None = None
     digests = set()
     for name, evaluation in runs:
-        valid = read_evaluation(result_path(Path(name), "valid", evaluation.settings.get("depth")))
+        valid = read_evaluation(result_path(Path(name), result_name("valid", evaluation.settings)))
         if valid is None or valid.weights_digest != evaluation.weights_digest or valid.settings != evaluation.settings:
             return None
         value = valid.metrics.get(evaluation.metric)

@@ -3,20 +3,23 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from depthwise.data import Example, LineReport
+from depthwise.config import PolicyConfig, policy_dict
+from depthwise.data import Example, LineReport, Row
 from depthwise.errors import DataError
-from depthwise.evaluation.predicting import predict_rows, warm_up
+from depthwise.evaluation.costing import SequenceCosts
+from depthwise.evaluation.depths import by_part, recorded_depths
+from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
 from depthwise.evaluation.timing import Timing, hardware, timed
 from depthwise.evaluation.validation import validate
 from depthwise.metrics import Score
-from depthwise.tasks import LikelihoodTask, Prediction, Task
+from depthwise.tasks import LikelihoodTask, MaskedLanguageModeling, Prediction, SequenceToSequence, Task
 
 LIMITS = ("max_tokens", "max_source_tokens", "max_question_tokens", "stride", "too_long", "unanswerable")
 """Options of the data that decide what a model sees of an input, or may say about it."""
@@ -30,38 +33,80 @@ def evaluate_run(run: Run, split: str) -> Evaluation:
     return evaluation
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of some examples: their scores, how deep tokens ran for that, and what it cost."""
+
+    scores: dict[str, Score]
+    timing: Timing
+    num_tokens: int
+    token_layers: int
+    flops: int
+    predictions: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def mean_depth(self) -> float | None:
+        return self.token_layers / self.num_tokens if self.num_tokens else None
+
+
 def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
-    """Predict and score examples. Time is that of predicting alone, behind a first batch that is not counted."""
+    """Predict and score examples."""
+    found = outcome_of(run, examples)
+    return Evaluation(
+        **_facts(run.task, split, found.scores, examples),
+        mean_depth=found.mean_depth,
+        token_layers=found.token_layers,
+        flops=found.flops,
+        seconds=found.timing.seconds,
+        examples_per_second=found.timing.rate(len(examples)),
+        tokens_per_second=found.timing.rate(found.num_tokens),
+        peak_memory_bytes=found.timing.peak_memory_bytes,
+        hardware=hardware(run.device),
+        scored_by=run.task.scored_by,
+        settings=settings(run.task, run.precision, run.depth, run.policy),
+        weights_digest=weights_digest(run.folder),
+        predictions=found.predictions,
+    )
+
+
+def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = True) -> Outcome:
+    """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted."""
+    if isinstance(run.task, LikelihoodTask):
+        return _by_likelihood(run.task, run, examples, shows_progress)
     task = run.task
-    if isinstance(task, LikelihoodTask):
-        return _by_likelihood(task, run, split, examples)
     task.check_examples(examples)
+    costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.model, rows)
-    predictions, timing = timed(lambda: predict_rows(task, run.model, rows), run.device)
-    depths = [depth for prediction in predictions for depth in prediction.depths]
-    texts = tuple(prediction.text for prediction in predictions)
-    return Evaluation(
-        **_facts(task, split, task.score(texts, examples), examples),
-        **_measured(run, timing, len(examples), len(depths)),
-        predictions=texts,
-        mean_depth=mean_depth(predictions),
-    )
+    found, timing = timed(lambda: predict_rows(task, run.model, rows, shows_progress=shows_progress), run.device)
+    texts = tuple(prediction.text for prediction in found)
+    depths = [depth for prediction in found for depth in prediction.depths]
+    flops = sum(_flops(task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
+    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, texts)
 
 
-def _by_likelihood(task: LikelihoodTask, run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
-    """Sum the losses of examples as validation does. Time is that of the model, and tokens are those it was fed."""
-    prepared = task.judged(examples)
-    found, timing = timed(
-        lambda: validate(task, run.model, prepared, batch_tokens=task.tokens_at_once, shows_progress=True), run.device
-    )
+def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -> int:
+    if isinstance(task, SequenceToSequence):
+        return costs.generated(prediction.depths, len(row.texts[0]))
+    return sum(costs.read(depths) for depths in by_part(row, prediction.depths))
+
+
+def _by_likelihood(task: LikelihoodTask, run: Run, examples: Sequence[Example], shows_progress: bool) -> Outcome:
+    """Sum the losses of examples as validation does. Tokens are those that the model was fed."""
+    prepared, budget = task.judged(examples), task.tokens_at_once
+    validate(task, run.model, prepared, batch_tokens=budget, only_rows=WARM_UP_ROWS)
+    with recorded_depths(run.model) as record:
+        found, timing = timed(
+            lambda: validate(task, run.model, prepared, batch_tokens=budget, shows_progress=shows_progress), run.device
+        )
     totals, num_items = found
-    return Evaluation(
-        **_facts(task, split, task.likelihood_scores(totals, num_items, examples), examples),
-        **_measured(run, timing, len(examples), int(totals["depth_tokens"])),
-        mean_depth=totals["depth"] / totals["depth_tokens"],
-        scored_by=task.scored_by,
-    )
+    costs, depths = SequenceCosts(run.model, run.policy), record()
+    if isinstance(task, MaskedLanguageModeling):
+        flops = sum(map(costs.blocks, depths)) + costs.head * num_items
+    else:
+        flops = sum(map(costs.read, depths))
+    scores = task.likelihood_scores(totals, num_items, examples)
+    return Outcome(scores, timing, sum(map(len, depths)), sum(map(sum, depths)), flops)
 
 
 def score_predictions(task: Task, split: str, given: Sequence[str]) -> Evaluation:
@@ -85,19 +130,6 @@ def _facts(task: Task, split: str, scores: dict[str, Score], examples: Sequence[
         "examples": len(examples),
         "seed": task.recipe.seed,
         "examples_digest": examples_digest(examples),
-    }
-
-
-def _measured(run: Run, timing: Timing, num_examples: int, num_tokens: int) -> dict[str, Any]:
-    """What it cost to run a model, and what it ran with."""
-    return {
-        "seconds": timing.seconds,
-        "examples_per_second": timing.rate(num_examples),
-        "tokens_per_second": timing.rate(num_tokens),
-        "peak_memory_bytes": timing.peak_memory_bytes,
-        "hardware": hardware(run.device),
-        "settings": settings(run.task, run.precision, run.depth),
-        "weights_digest": weights_digest(run.folder),
     }
 
 
@@ -128,15 +160,15 @@ def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Exa
     )
 
 
-def mean_depth(predictions: Sequence[Prediction]) -> float | None:
-    """Over all tokens that have a depth."""
-    depths = [depth for prediction in predictions for depth in prediction.depths]
-    return sum(depths) / len(depths) if depths else None
-
-
-def settings(task: Task, precision: str, depth: int | None) -> dict[str, Any]:
+def settings(
+    task: Task, precision: str, depth: int | None = None, policy: PolicyConfig | None = None
+) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
     searches = task.scored_by == "predictions" and task.searches
-    search = asdict(task.recipe.generation) if searches else None
-    limits = {name: getattr(task.recipe.data, name) for name in LIMITS}
-    return {"precision": precision, "depth": depth, "generation": search, "limits": limits}
+    return {
+        "precision": precision,
+        "depth": depth,
+        "policy": None if policy is None else policy_dict(policy),
+        "generation": asdict(task.recipe.generation) if searches else None,
+        "limits": {name: getattr(task.recipe.data, name) for name in LIMITS},
+    }

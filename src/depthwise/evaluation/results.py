@@ -3,6 +3,7 @@
     RUN/results/<split>.json               the numbers, and what they are numbers of
     RUN/results/<split>.predictions.txt    one prediction on each line, where predictions were scored
 
+Those at another depth than the full one have names of their own, such as ``test-depth-2`` and ``test-confidence-0.9``.
 Digests of the examples and of the weights stand beside the numbers, so that predictions are never taken for those of
 other data or of another model.
 """
@@ -12,13 +13,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from depthwise.config import parse_policy
 from depthwise.data import Example
 from depthwise.errors import CheckpointError, DataError
+from depthwise.evaluation.policies import in_file_names
 
 RESULTS = "results"
 DIGEST = "predictions_digest"
@@ -43,6 +46,10 @@ class Evaluation:
     """How each metric was computed."""
     examples: int
     mean_depth: float | None = None
+    token_layers: int | None = None
+    """Blocks that all these tokens ran together."""
+    flops: int | None = None
+    """Operations that they took, deciding on their depth included (``costing``)."""
     seconds: float
     examples_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -66,17 +73,25 @@ class Evaluation:
         return self.metrics[self.metric]
 
 
-def result_path(folder: Path, split: str, depth: int | None = None) -> Path:
+def result_path(folder: Path, name: str) -> Path:
     """Where the numbers of an evaluation stand in a run."""
-    return folder / RESULTS / f"{split if depth is None else f'{split}-depth-{depth}'}.json"
+    return folder / RESULTS / f"{name}.json"
+
+
+def result_name(split: str, settings: Mapping[str, Any]) -> str:
+    """What results are called unless somebody says otherwise: by their split and, where it is not full, their depth."""
+    policy, depth = settings.get("policy"), settings.get("depth")
+    if policy is not None:
+        return f"{split}-{in_file_names(parse_policy(policy))}"
+    return split if depth is None else f"{split}-depth-{depth}"
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation, name: str | None = None) -> Path:
-    """Write both files into a run, under the name of the split or another one.
+    """Write both files into a run, under the name of the split and depth or another one.
 
     The numbers come last, so that where they stand their predictions do too.
     """
-    path = result_path(folder, name or evaluation.split, None if name else evaluation.settings.get("depth"))
+    path = result_path(folder, name or result_name(evaluation.split, evaluation.settings))
     lines = "".join(f"{one_line(text)}\n" for text in evaluation.predictions)
     if evaluation.scored_by == "predictions":
         replace_file(path.with_name(f"{path.stem}.predictions.txt"), lines)
@@ -155,14 +170,14 @@ def strict_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that it holds either what it held before or all of the text."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file so that it holds either what it held before or all of the content, whatever interrupts it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with beside.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            with beside.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)

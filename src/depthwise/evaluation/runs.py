@@ -1,31 +1,38 @@
 """A finished run, ready to work: its task, and its model on a device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from depthwise.config import Recipe, changed_recipe
+from depthwise.config import FixedDepthConfig, PolicyConfig, Recipe, changed_recipe
 from depthwise.errors import CheckpointError, InputError
+from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_depth, use_policy
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
 from depthwise.tasks.build import run_recipe
 
+POLICY = "policy"
+"""The depth that a policy decides."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model and what it was trained for. ``depth`` is how many blocks it runs, if not all of them."""
+    """A trained model and what it was trained for.
+
+    ``depth`` is how many blocks all tokens run, if not the whole stack; ``policy`` is what lets them leave, if any.
+    """
 
     folder: Path
     task: Task
     model: DepthwisePreTrainedModel
     precision: str = "fp32"
     depth: int | None = None
+    policy: PolicyConfig | None = None
 
     @property
     def device(self) -> torch.device:
@@ -47,17 +54,37 @@ def load_run(
     recipe_changes: Sequence[str] = (),
     device: str = "auto",
     precision: str = "fp32",
-    depth: int | None = None,
+    depth: int | str | None = None,
+    policy_changes: Sequence[str] = (),
 ) -> Run:
     """A run with its model in evaluation mode on a device (``auto``, ``cpu``, ``cuda``).
 
-    With a ``depth`` the model runs only its first blocks: of the decoder where it has one, else of the encoder.
+    With a number as ``depth`` all tokens leave there: at an exit of the model, else where its stack is cut, which is
+    that of the decoder where there is one. With ``policy`` they leave by the run's own policy, as far as
+    ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise.
     """
+    if policy_changes and depth != POLICY:
+        name = policy_changes[0].partition("=")[0]
+        raise InputError(f"{name} has no effect where no policy decides; add --depth policy")
     task = open_run(folder, recipe_changes)
     model = load_model(task, folder, pick_device(device), precision)
-    if depth is not None:
-        cut_to_depth(model, depth)
-    return Run(Path(folder), task, model, precision, depth)
+    run = Run(Path(folder), task, model, precision)
+    if depth == POLICY:
+        return by_policy(run, chosen_policy(model, folder, policy_changes))
+    if depth is None:
+        return run
+    if model.config.exits is not None:
+        return by_policy(run, fixed_depth(model, folder, int(depth)))
+    cut_to_depth(model, int(depth))
+    return replace(run, depth=int(depth))
+
+
+def by_policy(run: Run, options: PolicyConfig | None) -> Run:
+    """The same run and model, the tokens of which leave by this policy from now on; none means at the end."""
+    if options is not None:
+        check_exits(run.model, run.folder)
+    use_policy(run.model, options)
+    return replace(run, depth=options.depth if isinstance(options, FixedDepthConfig) else None, policy=options)
 
 
 def load_model(

@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from depthwise.data import BatchOptions, Example, LineReport
+from depthwise.data import BatchOptions, Example, LineReport, TokenBatches
 from depthwise.data.progress import shown
 from depthwise.evaluation.predicting import predict_rows
 from depthwise.metrics import Score
@@ -27,16 +28,19 @@ def validate(
     rank: int = 0,
     world_size: int = 1,
     shows_progress: bool = False,
+    only_rows: int | None = None,
 ) -> tuple[dict[str, float], int]:
     """The totals of a task over a store (``loss`` among them), and how many items they are over, of this process.
 
     The model is left in the mode that it was in. Batches are sorted by length, so that the result does not depend on
-    the seed.
+    the seed. With ``only_rows`` it is over no more than these of the first batch, as a warm-up.
     """
     was_training = model.training
     model.eval()
     options = BatchOptions(max_tokens=batch_tokens, order="sorted")
-    batches = task.batches_of(store, options, rank=rank, world_size=world_size)
+    batches: Sequence[list[int]] | TokenBatches = task.batches_of(store, options, rank=rank, world_size=world_size)
+    if only_rows is not None:
+        batches = [batch[:only_rows] for batch in islice(batches, 1)]
     sums: dict[str, Tensor] = {}
     num_items = 0
     loader: Iterable[Any] = DataLoader(store, batch_sampler=batches, collate_fn=task.collate)  # type: ignore[arg-type]

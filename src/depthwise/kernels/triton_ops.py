@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from depthwise.errors import InputError
-from depthwise.kernels.call import Call
+from depthwise.kernels.call import Call, OptionalTensors, call_of, check_shapes, shape_of
 from depthwise.kernels.options import ConvOptions
 from depthwise.kernels.packed import segments_of
 from depthwise.shapes import Tensor
@@ -40,31 +41,22 @@ def convolve_fused(x: Tensor, kernel: Tensor, num_readers: int, options: ConvOpt
     exporters and subclasses of tensors meet the operator.
     """
     left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries = options
-    _check_shapes(x, kernel, num_readers, valid, positions)
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if dropconnect > 0 else None
     segments = None if boundaries is None else segments_of(boundaries, x.shape[1])
-    softmax = normalization == "softmax"
-    tensors = (valid, positions, segments, seed)
-    call = Call(left, num_readers, *tensors, softmax, renormalize, dropconnect, dropconnect_shared)
+    optional = (valid, positions, segments, seed)
+    others = (normalization == "softmax", renormalize, dropconnect, dropconnect_shared)
     keep = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
+    y: Tensor
     if torch.compiler.is_compiling() or type(x) not in PLAIN or type(kernel) not in PLAIN:
-        return torch.ops.depthwise.convolve(x, kernel, *call, keep)[0]
-    y: Tensor = Convolution.apply(x, kernel, call) if keep else _launcher().forward(x, kernel, call, keep=False)[0]
+        check_shapes(x.shape, kernel.shape, shape_of(valid), shape_of(positions), num_readers)
+        y, _ = torch.ops.depthwise.convolve(x, kernel, left, num_readers, *optional, *others, keep)
+        return y
+    call = call_of(x, kernel, left, num_readers, optional, *others)
+    if keep:
+        y = Convolution.apply(x, kernel, optional, call)
+    else:
+        y, _ = _launcher().forward(x, kernel, optional, call, keep=False)
     return y
-
-
-def _check_shapes(x: Tensor, kernel: Tensor, num_readers: int, valid: Tensor | None, positions: Tensor | None) -> None:
-    """The kernels follow these shapes without looking: a wrong one would have them read what is not theirs."""
-    rows, length, _ = x.shape
-    fits = (
-        (kernel.dim() == 2 or kernel.shape[0] == rows)
-        and (valid is None or valid.shape == (rows, length))
-        and (num_readers <= length if positions is None else positions.shape == (rows, num_readers))
-    )
-    if not fits:
-        shapes = {"x": x, "kernels": kernel, "valid": valid, "positions": positions}
-        found = ", ".join(f"{name} {tuple(each.shape)}" for name, each in shapes.items() if each is not None)
-        raise InputError(f"these shapes do not belong together: {found}; give all of them the rows and steps of x")
 
 
 @cache
@@ -79,38 +71,49 @@ class Convolution(torch.autograd.Function):
     """The operator and its gradients for plain calls."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Tensor, call: Call) -> Tensor:
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, optional: OptionalTensors, call: Call) -> Tensor:
         out: Tensor
-        out, lse = _launcher().forward(x, kernel, call, keep=True)
-        _save(ctx, (x, kernel, *call), lse)
+        out, lse = _launcher().forward(x, kernel, optional, call, keep=True)
+        ctx.save_for_backward(x, kernel, lse, *optional)
+        ctx.call = call
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, kernel, lse, call = _saved(ctx)
-        for_x, for_kernel, _ = ctx.needs_input_grad
-        return *_launcher().backward(gradient, x, kernel, lse, call, for_x, for_kernel), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, gradient)
 
 
-def _convolve(x: Tensor, kernel: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    *rest, keep = options
-    out, lse = _launcher().forward(x, kernel, Call(*rest), keep=keep)
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, kernel, lse, valid, positions, segments, seed = ctx.saved_tensors
+    optional = (valid, positions, segments, seed)
+    for_x, for_kernel, _, _ = ctx.needs_input_grad
+    return *_launcher().backward(gradient, x, kernel, lse, optional, ctx.call, for_x, for_kernel), None, None
+
+
+_gradients_once = once_differentiable(_gradients)
+"""The same where the backward pass is recorded: whoever differentiates it is told that this cannot be."""
+
+
+def _convolve(x: Tensor, kernel: Tensor, left: int, num_readers: int, *options: Any) -> tuple[Tensor, Tensor]:
+    optional, others, keep = options[:4], options[4:-1], options[-1]
+    call = call_of(x, kernel, left, num_readers, optional, *others)
+    out, lse = _launcher().forward(x, kernel, optional, call, keep=keep)
     return out, x.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
 def _convolve_backward(
-    gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, *options: Any
+    gradient: Tensor, x: Tensor, kernel: Tensor, lse: Tensor, left: int, num_readers: int, *options: Any
 ) -> tuple[Tensor, Tensor]:
     """Gradients of input and kernel; empty where they are not asked for."""
-    *rest, for_x, for_kernel = options
-    call, kept = Call(*rest), lse if lse.numel() else None
-    if kept is None and gradient.numel() and call.softmax and kernel.dim() == 4:
+    optional, others, (for_x, for_kernel) = options[:4], options[4:-2], options[-2:]
+    call = call_of(x, kernel, left, num_readers, optional, *others)
+    kept = lse if lse.numel() else None
+    if kept is None and call.lse_shape is not None and call.num_elements:
         raise InputError(
             "this program was made for inference and has no gradients; make it from tensors that need them"
         )
-    x_gradient, kernel_gradient = _launcher().backward(gradient, x, kernel, kept, call, for_x, for_kernel)
-    return x_gradient if for_x else x.new_empty(0), kernel_gradient if for_kernel else kernel.new_empty(0)
+    found = _launcher().backward(gradient, x, kernel, kept, optional, call, for_x, for_kernel)
+    return found[0] if for_x else x.new_empty(0), found[1] if for_kernel else kernel.new_empty(0)
 
 
 def _fake_convolve(x: Tensor, kernel: Tensor, left: int, num_readers: int, *options: Any) -> tuple[Tensor, Tensor]:
@@ -127,25 +130,17 @@ def _fake_convolve_backward(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _save(ctx, inputs[:-1], output[1])
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], lse: Tensor | None) -> None:
-    x, kernel, left, num_readers, valid, positions, segments, seed, *rest = inputs
-    ctx.save_for_backward(x, kernel, lse, valid, positions, segments, seed)
-    ctx.numbers, ctx.rest = (left, num_readers), rest
-
-
-def _saved(ctx: Any) -> tuple[Tensor, Tensor, Any, Call]:
-    x, kernel, lse, *optional = ctx.saved_tensors
-    return x, kernel, lse, Call(*ctx.numbers, *optional, *ctx.rest)
+    x, kernel, left, num_readers, valid, positions, segments, seed, *others, _ = inputs
+    ctx.save_for_backward(x, kernel, output[1], valid, positions, segments, seed)
+    ctx.numbers, ctx.others = (left, num_readers), others
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, kernel, lse, call = _saved(ctx)
-    for_x, for_kernel, *others = ctx.needs_input_grad
-    found = torch.ops.depthwise.convolve_backward(gradient, x, kernel, lse, *call, for_x, for_kernel)
-    return found[0] if for_x else None, found[1] if for_kernel else None, *(None for _ in others)
+    x, kernel, lse, *optional = ctx.saved_tensors
+    for_x, for_kernel, *rest = ctx.needs_input_grad
+    options = (*ctx.numbers, *optional, *ctx.others)
+    found = torch.ops.depthwise.convolve_backward(gradient, x, kernel, lse, *options, for_x, for_kernel)
+    return found[0] if for_x else None, found[1] if for_kernel else None, *(None for _ in rest)
 
 
 for device_type in ("CPU", "CUDA"):  # on a CPU, Triton's interpreter runs them

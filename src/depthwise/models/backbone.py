@@ -1,6 +1,8 @@
 """The model without a head: an encoder, a decoder, or both."""
 
 import copy
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import nn
 from transformers.utils import can_return_tuple
@@ -9,13 +11,16 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.exits import HasExits
 from depthwise.models.inputs import valid_tokens
+from depthwise.models.masked import Leaving
+from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pooling import Pooler, first_token, max_and_mean
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.sides import Decoder, Encoder
 from depthwise.models.stack import Source
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 class DepthwiseModel(DepthwisePreTrainedModel):
@@ -68,13 +73,16 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         encoder_plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B S"] | None = None,
+        leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """Run the encoder, the decoder, or one after the other.
 
         ``plan`` says which blocks each token runs: of the decoder where there is one (``encoder_plan`` is then the
-        encoder's), else of the encoder. ``encoder_outputs`` stands in for ``input_ids``. With ``use_cache`` the output
-        carries the state of decoding, which the next call takes as ``past_key_values``; the source is then in the state
-        and need not be given again. ``token_type_ids`` serve an encoder alone.
+        encoder's), else of the encoder. Without one, its tokens leave where ``leaving`` lets them. ``encoder_outputs``
+        stands in for ``input_ids``. With ``use_cache`` the output carries the state of decoding, which the next call
+        takes as ``past_key_values``; the source is then in the state and need not be given again. ``token_type_ids``
+        serve an encoder alone. ``own_factors`` are those of ``Stack.run_all``, for the stack with the exits.
         """
         if token_type_ids is not None and self.decoder is not None:
             raise InputError("token_type_ids serve an encoder without a decoder; leave them out")
@@ -83,10 +91,19 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             assert self.decoder is not None
             ids = _given(input_ids, "input_ids")
             num_layers = self.config.num_hidden_layers
-            return self.decoder(ids, attention_mask, None, state, plan, output_hidden_states, num_layers)
+            keep = output_hidden_states
+            return self.decoder(ids, attention_mask, None, state, plan, keep, num_layers, leaving, own_factors)
         if self.decoder is None:
             ids = _given(input_ids, "input_ids")
-            encoded = self.encoder(ids, attention_mask, plan, output_hidden_states, token_type_ids=token_type_ids)
+            encoded = self.encoder(
+                ids,
+                attention_mask,
+                plan,
+                output_hidden_states,
+                token_type_ids=token_type_ids,
+                leaving=leaving,
+                own_factors=own_factors,
+            )
             if self.pooler is None:
                 return encoded
             valid = valid_tokens(attention_mask, ids, "attention_mask", self.config.pad_token_id)
@@ -98,12 +115,30 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             if attention_mask is None:
                 attention_mask = source_ids != self.config.pad_token_id
         source = None if encoder_outputs is None else _source(encoder_outputs[0], attention_mask, ids)
-        output = self.decoder(ids, decoder_attention_mask, source, state, plan, output_hidden_states)
+        output = self.decoder(
+            ids,
+            decoder_attention_mask,
+            source,
+            state,
+            plan,
+            output_hidden_states,
+            leaving=leaving,
+            own_factors=own_factors,
+        )
         if encoder_outputs is None:
             return output
         return output.replaced(
             encoder_last_hidden_state=encoder_outputs[0], encoder_depths=getattr(encoder_outputs, "depths", None)
         )
+
+
+class Encoded(NamedTuple):
+    """``states`` as the heads of exits see them, of all copies of a batch, and the exits that they have drawn."""
+
+    output: DepthwiseOutput
+    states: tuple[Float[Tensor, "B T D"], ...]
+    chosen: Int[Tensor, "B _p"] | None
+    valid: Bool[Tensor, "B T"] | None
 
 
 class EncoderHead(DepthwisePreTrainedModel):
@@ -123,6 +158,8 @@ class EncoderHead(DepthwisePreTrainedModel):
         plan: Plan | None,
         output_hidden_states: bool | None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
+        leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """The states of all tokens."""
         output: DepthwiseOutput = self.model(
@@ -131,9 +168,31 @@ class EncoderHead(DepthwisePreTrainedModel):
             plan=plan,
             output_hidden_states=output_hidden_states,
             token_type_ids=token_type_ids,
+            leaving=leaving,
+            own_factors=own_factors,
             return_dict=True,
         )
         return output
+
+    def encode_exits(
+        self,
+        objective: ExitObjective,
+        input_ids: Int[Tensor, "B T"] | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Int[Tensor, "B T"] | None,
+    ) -> Encoded:
+        """All that exits learn from, but the labels."""
+        assert isinstance(self, HasExits)
+        ids, mask, types = map(objective.repeated, (input_ids, attention_mask, token_type_ids))
+        ids = _given(ids, "input_ids")
+        shape = (len(ids), ids.shape[1])
+        plan, chosen = objective.drawn(self.exit_depths, shape, ids.device, by_row=self.leaves_by_rows)
+        output = self.encode(ids, mask, plan, True, types, own_factors=objective.own_factors)
+        encoder = self.model.encoder
+        assert encoder is not None
+        states = self.states_at_exits(encoder.stack, output, is_mixed=objective.is_mixed)
+        valid = valid_tokens(mask, ids, "attention_mask", self.config.pad_token_id)
+        return Encoded(output, states, chosen, valid)
 
     def summary(
         self, output: DepthwiseOutput, input_ids: Int[Tensor, "B T"] | None, attention_mask: Tensor | None
@@ -144,8 +203,13 @@ class EncoderHead(DepthwisePreTrainedModel):
         assert input_ids is not None
         assert output.last_hidden_state is not None
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.config.pad_token_id)
-        pool = max_and_mean if self.config.pooling == "max_mean" else first_token
-        return pool(output.last_hidden_state, valid)
+        return self.pooled(output.last_hidden_state, valid)
+
+    def pooled(self, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B _e"]:
+        """One vector for the states of each sequence."""
+        if self.model.pooler is not None:
+            return self.model.pooler(states, valid)
+        return (max_and_mean if self.config.pooling == "max_mean" else first_token)(states, valid)
 
 
 def summary_width(config: DepthwiseConfig) -> int:

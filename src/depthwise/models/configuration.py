@@ -16,9 +16,10 @@ OPTIONS = tuple(option.name for option in fields(ModelConfig))
 class DepthwiseConfig(PreTrainedConfig):
     """A Transformers configuration around the plain options of ``depthwise.config``.
 
-    ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig`` options;
-    after construction they hold every option, defaults included. All problems are reported at once. ``policy`` stays a
-    dictionary. Ids of special tokens default to fairseq's; an encoder alone needs none but that of padding.
+    ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig`` and
+    ``exits`` of ``ExitsConfig`` options; after construction they hold every option, defaults included. All problems are
+    reported at once. ``policy`` stays a dictionary. Ids of special tokens default to fairseq's; an encoder alone needs
+    none but that of padding.
     """
 
     model_type: ClassVar[str] = "depthwise"
@@ -31,6 +32,10 @@ class DepthwiseConfig(PreTrainedConfig):
         "encoder_depths",
         "pooler_output",
         "sentence_order_logits",
+        "exit_nll",
+        "exit_items",
+        "exit_correct",
+        "policy_loss",
     ]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "width"}
     has_no_defaults_at_init: ClassVar[bool] = True
@@ -51,6 +56,7 @@ class DepthwiseConfig(PreTrainedConfig):
     pooling: str = "max_mean"
     classifier_dropout: float = 0.0
     sentence_order: bool = False
+    exits: dict[str, Any] | None = None
     policy: dict[str, Any] | None = None
 
     bos_token_id: int | None = 0

@@ -115,14 +115,23 @@ class StackCost:
                 total += self.source(source_length)
         return total
 
-    def decode(self, depths: Sequence[int], source_length: int = 0) -> Cost:
-        """One step after the other, step t running its first ``depths[t]`` blocks and written by all later ones."""
-        total = self.source(source_length) * self.stack.num_layers
+    def decode(self, depths: Sequence[int], source_length: int = 0, num_layers: int | None = None) -> Cost:
+        """One step after the other, step t running its first ``depths[t]`` blocks and written by all later ones.
+
+        ``num_layers`` is for where it is known in advance that no step runs deeper: nothing is written above.
+        """
+        total = self.source(source_length) * (self.stack.num_layers if num_layers is None else num_layers)
         for step, depth in enumerate(depths, start=1):
-            for layer in range(self.stack.num_layers):
-                window = self.stack.kernel_size(layer) if self.stack.mixer == "attention" else None
-                seen = step if window is None else min(step, window)
-                total += self.block(layer, seen, source_length) if layer < depth else self.write(layer)
+            total += self.step(step, depth, source_length, num_layers)
+        return total
+
+    def step(self, number: int, depth: int, source_length: int = 0, num_layers: int | None = None) -> Cost:
+        """One step of these, counted from 1."""
+        total = Cost()
+        for layer in range(self.stack.num_layers if num_layers is None else num_layers):
+            window = self.stack.kernel_size(layer) if self.stack.mixer == "attention" else None
+            seen = number if window is None else min(number, window)
+            total += self.block(layer, seen, source_length) if layer < depth else self.write(layer)
         return total
 
     @property
@@ -169,11 +178,11 @@ class ModelCost:
         steps = (self.embedding() + self.head()) * length
         return self._encoded(source_length) + self.decoder.forward(length, source_length) + steps
 
-    def decode(self, depths: Sequence[int], source_length: int = 0) -> Cost:
-        """Step by step under given depths, with the scores of every step."""
+    def decode(self, depths: Sequence[int], source_length: int = 0, num_layers: int | None = None) -> Cost:
+        """Step by step under given depths, with the scores of every step; ``num_layers`` as for a stack."""
         assert self.decoder is not None, "only a decoder decodes"
         steps = (self.embedding() + self.head()) * len(depths)
-        return self._encoded(source_length) + self.decoder.decode(depths, source_length) + steps
+        return self._encoded(source_length) + self.decoder.decode(depths, source_length, num_layers) + steps
 
     def _encoded(self, length: int) -> Cost:
         return Cost() if self.encoder is None else self.encoder.forward(length) + self.embedding() * length

@@ -20,13 +20,17 @@ class DepthwiseGenerationMixin(GenerationMixin):
     config: DepthwiseConfig
 
     def generate(self: Any, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers. Prompts of language models may be padded on either side; they come back padded left."""
+        """As in Transformers. Without a mask, tokens with the padding id are padding.
+
+        Prompts of language models may be padded on either side; they come back padded left.
+        """
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        if not self.config.is_encoder_decoder and ids is not None and kwargs.get("past_key_values") is None:
-            mask = kwargs.get("attention_mask")
-            ids, kwargs["attention_mask"] = left_padded(ids, ids != self.config.pad_token_id if mask is None else mask)
-            kwargs.pop("input_ids", None)
-            inputs = ids
+        if ids is not None and kwargs.get("past_key_values") is None and kwargs.get("encoder_outputs") is None:
+            if kwargs.get("attention_mask") is None:
+                kwargs["attention_mask"] = (ids != self.config.pad_token_id).long()
+            if not self.config.is_encoder_decoder:
+                inputs, kwargs["attention_mask"] = left_padded(ids, kwargs["attention_mask"])
+                kwargs.pop("input_ids", None)
         return GenerationMixin.generate(self, inputs, *args, **kwargs)
 
     def _prepare_cache_for_generation(

@@ -4,9 +4,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from depthwise.config import ModelConfig
+from depthwise.losses import IGNORED, exit_cross_entropy
 from depthwise.models.adaptive import AdaptiveHead, precise
 from depthwise.models.block import ACTIVATIONS
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.models.exits import HasExits, separate_exits
+from depthwise.models.objective import ExitObjective
+from depthwise.models.outputs import DepthwiseOutput
+from depthwise.models.stack import Source
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 class HeadTransform(nn.Module):
@@ -45,10 +50,46 @@ class LanguageHead(nn.Linear):
         return self.log_prob(hidden).topk(count, dim=-1)
 
 
-class HasLanguageHead:
+class HasLanguageHead(HasExits):
     """Gives Transformers the head of a language model, and takes a resized one from it."""
 
     head: nn.Module
+
+    def last_head(self) -> nn.Module:
+        return self.head
+
+    def scores_at(
+        self, depth: int, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T V"]:
+        head = self.head_at(depth)
+        assert isinstance(head, LanguageHead | AdaptiveHead)
+        return head.log_prob(states)
+
+    def taught_tokens(
+        self,
+        output: DepthwiseOutput,
+        states: tuple[Float[Tensor, "B T D"], ...],
+        labels: Int[Tensor, "B T"],
+        num_items: Tensor | int | None,
+        objective: ExitObjective,
+        chosen: Int[Tensor, "B T"] | None,
+        source: Source | None = None,
+    ) -> DepthwiseOutput:
+        """The output with the loss of all exits, from the states that their heads see."""
+        learns = self.learns_policy and bool(objective.policy_weight)
+        found = exit_cross_entropy(
+            states,
+            self.heads_of_exits(),
+            labels,
+            objective.weights,
+            objective.items(num_items),
+            chosen=chosen,
+            targets=objective.targets,
+            in_bands=isinstance(self.head, AdaptiveHead),
+            statistics=learns,
+        )
+        lesson = self.lesson_of(states, found, labels != IGNORED, source) if learns else None
+        return self.taught(output, found, objective, num_items, lesson)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.head
@@ -74,6 +115,11 @@ def build_head(options: ModelConfig) -> LanguageHead | AdaptiveHead:
     elif options.embedding_width is not None:
         transform = nn.Linear(options.width, width)
     return LanguageHead(options.vocab_size, width, bias=options.head_transform is not None, transform=transform)
+
+
+def build_exit_heads(options: ModelConfig) -> nn.ModuleDict:
+    """The heads of exits that have their own, by depth."""
+    return nn.ModuleDict({str(depth): build_head(options) for depth in separate_exits(options)})
 
 
 def tied_weights(options: ModelConfig, head: str, side: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
-from depthwise.errors import InputError
+from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.losses import IGNORED, check_labels, summed_over_items, token_cross_entropy
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import EncoderHead, summary_width
@@ -25,6 +25,9 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
     def __init__(self, config: DepthwiseConfig) -> None:
         super().__init__(config, pools=config.sentence_order)
         self.head = build_head(config.options)
+        self.exit_heads, self.trained_policy = nn.ModuleDict(), None
+        if config.exits is not None:
+            raise ConfigError("DepthwiseForMaskedLM", [Problem("exits", "fill masks at the end alone; remove exits")])
         self.sentence_order = nn.Linear(summary_width(config), 2) if config.sentence_order else None
         self._tied_weights_keys = tied_weights(config.options, "head", "encoder")
         self.post_init()

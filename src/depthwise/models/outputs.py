@@ -18,6 +18,10 @@ class DepthwiseOutput(ModelOutput):
     kept on request (``output_hidden_states=True``). ``start_logits`` and ``end_logits`` are the two columns of
     ``logits`` of question answering. ``pooler_output`` sums up a sequence by pooling ``first_tanh``;
     ``sentence_order_logits`` say whether its two segments are in order (0) or swapped (1).
+
+    Where exits learn (``objective``) there are no logits. ``exit_nll`` then holds the sum of negative log-likelihoods
+    at each exit over its ``exit_items``, ``exit_correct`` how many of them it has guessed right (small heads), and
+    ``policy_loss`` the sum of what the policy minimises; none of these has a gradient.
     """
 
     loss: Float[Tensor, ""] | None = None
@@ -32,6 +36,10 @@ class DepthwiseOutput(ModelOutput):
     encoder_depths: Int[Tensor, "B S"] | None = None
     pooler_output: Float[Tensor, "B D"] | None = None
     sentence_order_logits: Float[Tensor, "B 2"] | None = None
+    exit_nll: Float[Tensor, "E"] | None = None
+    exit_items: Int[Tensor, "E"] | None = None
+    exit_correct: Int[Tensor, "E"] | None = None
+    policy_loss: Float[Tensor, ""] | None = None
 
     def replaced(self, **changes: Any) -> "DepthwiseOutput":
         """This output with some fields set, in the order of the fields: as a tuple it starts with loss and logits."""

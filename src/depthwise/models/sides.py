@@ -1,5 +1,8 @@
 """The two sides of a model: embedding and stack, looking both ways (encoder) or only back (decoder)."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import nn
 
 from depthwise.config import ModelConfig
@@ -8,7 +11,7 @@ from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
 from depthwise.models.inputs import check_ids, check_token_types, valid_tokens
-from depthwise.models.masked import run_masked
+from depthwise.models.masked import Leaving, run_leaving, run_masked
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.stack import Source, Stack
 from depthwise.shapes import Bool, Int, Tensor
@@ -25,7 +28,8 @@ class Encoder(nn.Module):
         self.padding, self.max_positions = padding, options.encoder.max_positions
         self.num_token_types = options.token_types
         self.embedding = Embedding(options, options.encoder, options.source_vocab_size or options.vocab_size, padding)
-        self.stack = Stack(options.encoder, width=options.width, causal=False)
+        norms = _own_norms(options) if options.decoder is None else ()
+        self.stack = Stack(options.encoder, width=options.width, causal=False, own_norms=norms)
 
     def forward(
         self,
@@ -36,8 +40,12 @@ class Encoder(nn.Module):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
+        leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens. Without a mask, tokens with the padding id are padding.
+
+        They run what ``plan`` says, or leave where ``leaving`` lets them.
 
         Transformers' ``generate`` passes ``output_attentions`` and ``return_dict``; there are no attention weights to
         give, and the result is always one output.
@@ -49,13 +57,17 @@ class Encoder(nn.Module):
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid, type_ids=token_type_ids)
         keep = bool(output_hidden_states)
-        if plan is None:
-            output = self.stack.run_all(x, valid=valid, keep_hidden=keep)
+        depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
+        if plan is not None:
+            output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
+        elif leaving is not None:
+            steps = _steps(input_ids, valid, None)
+            output, depths = run_leaving(self.stack, x, leaving, steps, valid=valid, keep_hidden=keep)
         else:
-            output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep)
+            output = self.stack.run_all(x, valid=valid, keep_hidden=keep, own_factors=own_factors)
         return DepthwiseOutput(
             last_hidden_state=output.final,
-            depths=depths_run(input_ids, valid, plan, self.stack.num_layers),
+            depths=depths,
             hidden_by_depth=output.hidden_by_depth,
         )
 
@@ -71,7 +83,13 @@ class Decoder(nn.Module):
         self.max_positions = options.decoder.max_positions
         self.name = "input_ids" if options.encoder is None else "decoder_input_ids"
         self.embedding = Embedding(options, options.decoder, options.vocab_size, padding)
-        self.stack = Stack(options.decoder, width=options.width, causal=True, has_source=options.encoder is not None)
+        self.stack = Stack(
+            options.decoder,
+            width=options.width,
+            causal=True,
+            has_source=options.encoder is not None,
+            own_norms=_own_norms(options),
+        )
 
     def forward(
         self,
@@ -82,10 +100,12 @@ class Decoder(nn.Module):
         plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         num_layers: int | None = None,
+        leaving: Leaving | None = None,
+        own_factors: Sequence[float] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens, or of the next ones after those that ``state`` remembers.
 
-        ``num_layers`` cuts the stack there.
+        They run what ``plan`` says, or leave where ``leaving`` lets them; ``num_layers`` cuts the stack there.
 
         ``attention_mask`` covers these tokens alone, or all since the first. Without a mask no token is padding: the
         padding id may be the first token of a target.
@@ -100,13 +120,33 @@ class Decoder(nn.Module):
         num_earlier = None if state is None else state.num_real
         x = self.embedding(input_ids, valid, num_earlier)
         keep = bool(output_hidden_states)
-        if plan is None:
-            output = self.stack.run_all(
-                x, valid=valid, source=source, state=state, num_layers=num_layers, keep_hidden=keep
+        depths = depths_run(input_ids, valid, plan, num_layers or self.stack.num_layers)
+        if plan is not None:
+            output = run_masked(
+                self.stack,
+                x,
+                plan,
+                valid=valid,
+                source=source,
+                state=state,
+                keep_hidden=keep,
+                own_factors=own_factors,
+            )
+        elif leaving is not None and num_layers in (None, self.stack.num_layers):
+            steps = _steps(input_ids, valid, num_earlier)
+            output, depths = run_leaving(
+                self.stack, x, leaving, steps, valid=valid, source=source, state=state, keep_hidden=keep
             )
         else:
-            output = run_masked(self.stack, x, plan, valid=valid, source=source, state=state, keep_hidden=keep)
-        depths = depths_run(input_ids, valid, plan, num_layers or self.stack.num_layers)
+            output = self.stack.run_all(
+                x,
+                valid=valid,
+                source=source,
+                state=state,
+                num_layers=num_layers,
+                keep_hidden=keep,
+                own_factors=own_factors,
+            )
         if state is not None and output.memories is not None:
             num_real = input_ids.new_full(input_ids.shape[:1], input_ids.shape[1]) if valid is None else valid.sum(1)
             state = state.advanced(output.memories, input_ids.shape[1], num_real, depths)
@@ -116,6 +156,20 @@ class Decoder(nn.Module):
             hidden_by_depth=output.hidden_by_depth,
             past_key_values=state,
         )
+
+
+def _own_norms(options: ModelConfig) -> tuple[int, ...]:
+    """The depths of exits that have a norm of their own."""
+    return options.exit_depths[:-1] if options.exits is not None and options.exits.norms == "separate" else ()
+
+
+def _steps(
+    ids: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None, num_earlier: Int[Tensor, "B"] | None
+) -> Int[Tensor, "B T"]:
+    """Which token of its sequence each is, counted from 0; those of padding mean nothing."""
+    steps = torch.ones_like(ids) if valid is None else valid.long()
+    steps = steps.cumsum(1) - 1
+    return steps if num_earlier is None else steps + num_earlier.unsqueeze(1)
 
 
 def depths_run(

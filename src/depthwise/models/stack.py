@@ -1,26 +1,33 @@
 """A stack of blocks. It knows no policy: it runs a layer, or all of them under given gates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
 from depthwise.models.block import Block, Source
-from depthwise.shapes import Bool, Float, Tensor
+from depthwise.models.scaled_gradients import run_scaled
+from depthwise.shapes import Bool, Float, Int, Tensor
 
-__all__ = ["Source", "Stack", "StackOutput"]
+__all__ = ["Gates", "Source", "Stack", "StackOutput"]
+
+Gates = Callable[[int, Tensor], Gate | bool]
+"""From a layer and the states before it to its gate. True opens it for all; false closes it and all above it."""
 
 
 @dataclass(frozen=True)
 class StackOutput:
-    """``final`` is the state after all blocks and the last norm. ``hidden_by_depth[n]`` is the state after n blocks.
+    """``last`` is the state after all blocks, ``final`` the same after the last norm.
 
-    Index 0 is the embedding. The states in between are kept on request only; ``memories`` are those of decoding.
+    ``hidden_by_depth[n]`` is the state after n blocks, index 0 the embedding; those in between are kept on request
+    only. ``memories`` are those of decoding.
     """
 
+    last: Float[Tensor, "B T D"]
     final: Float[Tensor, "B T D"]
     hidden_by_depth: tuple[Float[Tensor, "B T D"], ...] | None = None
     memories: tuple[LayerMemory, ...] | None = None
@@ -29,16 +36,23 @@ class StackOutput:
 class Stack(nn.Module):
     """N layers and, where the options ask for it, a last norm.
 
-    ``layers`` holds the blocks: one for each layer, or fewer where layers share them.
+    ``layers`` holds the blocks: one for each layer, or fewer where layers share them. Where there is a last norm, the
+    depths ``own_norms`` have another one for those who leave there.
     """
 
-    def __init__(self, config: StackConfig, *, width: int, causal: bool, has_source: bool = False) -> None:
+    def __init__(
+        self, config: StackConfig, *, width: int, causal: bool, has_source: bool = False, own_norms: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             Block(config, layer, width=width, causal=causal, has_source=has_source) for layer in _first_uses(config)
         )
         self.block_of = None if config.shared_layers is None else [*map(config.block_of, range(config.num_layers))]
         self.final_norm = nn.LayerNorm(width, eps=config.norm_epsilon) if config.has_final_norm else None
+        self.exit_norms = nn.ModuleDict()
+        if config.has_final_norm:
+            for depth in own_norms:
+                self.exit_norms[str(depth)] = nn.LayerNorm(width, eps=config.norm_epsilon)
 
     @property
     def num_layers(self) -> int:
@@ -65,33 +79,43 @@ class Stack(nn.Module):
     def run_all(
         self,
         x: Float[Tensor, "B T D"],
-        gates: Sequence[Gate | None] | None = None,
+        gates: Gates | None = None,
         *,
         valid: Bool[Tensor, "B T"] | None = None,
         source: Source | None = None,
         state: DecodeState | None = None,
         num_layers: int | None = None,
         keep_hidden: bool = False,
+        own_factors: Sequence[float] | None = None,
     ) -> StackOutput:
-        """All layers in order, or the first ``len(gates)`` of them; later ones leave the states as they are.
+        """All layers in order, under the gates that are asked for just before each; closed ones leave states alone.
 
         ``num_layers`` cuts the stack there, as if later layers did not exist. With a ``state`` these are the next steps
-        of decoding: earlier memories are read and new ones returned. Layers beyond the last gate then still write, so
-        that deeper steps to come find the copied states there.
+        of decoding: earlier memories are read and new ones returned. Layers that are closed for all then still write,
+        so that deeper steps to come find the copied states there. ``own_factors`` scale what the parameters of each
+        block learn from its own exit, that is from the states that are kept of it (``scaled_gradients``).
         """
         limit = self.num_layers if num_layers is None else num_layers
         hidden, memories = [x], []
+        gate: Gate | bool = True
         for layer in range(limit):
-            block, runs = self.block(layer), gates is None or layer < len(gates)
-            if not runs and state is None:
+            block = self.block(layer)
+            if gates is not None and gate is not False:
+                gate = gates(layer, x)
+            if gate is False and state is None:
                 break
             earlier = state.memories[layer] if state is not None and state.memories else None
             past = None if earlier is None else earlier.past
             written = _written(block, source, earlier) if state is not None else None
-            if runs:
-                gate = None if gates is None else gates[layer]
+            kept_state: Tensor | None = None
+            if gate is not False and own_factors is not None and torch.is_grad_enabled():
+                assert state is None
+                given = gate if isinstance(gate, Gate) else None
+                x, kept_state = self._run_scaled(layer, x, own_factors[layer], valid, source, given)
+            elif gate is not False:
+                given = gate if isinstance(gate, Gate) else None
                 x, memory = self.run_layer(
-                    layer, x, valid=valid, past=past, source=source if written is None else written, gate=gate
+                    layer, x, valid=valid, past=past, source=source if written is None else written, gate=given
                 )
             else:
                 memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
@@ -99,17 +123,40 @@ class Stack(nn.Module):
                 kept = memory if state.remembers_all else block.mixer.forget(memory)
                 memories.append(LayerMemory(kept, written))
             if keep_hidden:
-                hidden.append(x)
+                hidden.append(x if kept_state is None else kept_state)
         copies = [x] * (limit + 1 - len(hidden))
         return StackOutput(
+            x,
             self.normalized(x),
             (*hidden, *copies) if keep_hidden else None,
             tuple(memories) if state is not None else None,
         )
 
-    def normalized(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """A state as heads see it: after the last norm, where there is one."""
+    def _run_scaled(
+        self, layer: int, x: Tensor, factor: float, valid: Tensor | None, source: Source | None, gate: Gate | None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+        """One block twice: its states for those above, and for its own exit."""
+
+        def run(x: Tensor, read: Tensor | None = None) -> Tensor:
+            given = None if source is None or read is None else Source(read, source.valid)
+            return self.run_layer(layer, x, valid=valid, source=given, gate=gate)[0]
+
+        params = [param for param in self.block(layer).parameters() if param.requires_grad]
+        return run_scaled(run, [x] if source is None else [x, source.states], params, factor)
+
+    def normalized(self, x: Float[Tensor, "B T D"], depth: int | None = None) -> Float[Tensor, "B T D"]:
+        """States as the head at this depth, else at the end, sees them: after its norm, where there is one."""
+        if depth is not None and str(depth) in self.exit_norms:
+            norm = self.exit_norms[str(depth)]
+            return norm(x)
         return x if self.final_norm is None else self.final_norm(x)
+
+    def normalized_each(self, x: Float[Tensor, "B T D"], depths: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """States of tokens that came this deep, as the head where each left sees them."""
+        seen = self.normalized(x)
+        for depth in map(int, self.exit_norms):
+            seen = torch.where((depths == depth).unsqueeze(-1), self.normalized(x, depth), seen)
+        return seen
 
 
 def _first_uses(config: StackConfig) -> list[int]:

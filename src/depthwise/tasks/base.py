@@ -38,6 +38,7 @@ from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import least, shortened
+from depthwise.tasks.exit_training import NLL, ExitTraining, exit_training
 from depthwise.tasks.pretrained import pretrained_model
 from depthwise.tasks.sources import SPLITS
 from depthwise.tasks.values import Examples, Losses, Prediction
@@ -70,6 +71,8 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe, self.tokenizers = recipe, tokenizers
+        if recipe.training.exits is not None or recipe.model.get("exits") is not None:
+            self.exits  # noqa: B018 (refuses what this model cannot learn)
         unknown = [name for name in self.metrics if name not in self.known_metrics()]
         if unknown:
             known = ", ".join(self.known_metrics())
@@ -154,6 +157,11 @@ class Task(ABC):
             source = max(source, given.get("source_vocab_size") or given.get("vocab_size") or 0)
         return with_vocabulary(given, source, target)
 
+    @cached_property
+    def exits(self) -> ExitTraining | None:
+        """How the exits of the model learn, where it has any."""
+        return exit_training(self.recipe, self.options)
+
     def model_config(self) -> DepthwiseConfig:
         """The configuration of a new model, with the special tokens of these tokenizers."""
         target = self.tokenizers.target
@@ -183,7 +191,10 @@ class Task(ABC):
         model = {name: value for name, value in as_dict(self.options).items() if name not in _FROM_TOKENIZERS}
         if PRETRAINED in self.recipe.model:
             model[PRETRAINED] = self.recipe.model[PRETRAINED]
-        return replace(self.recipe, model=model)
+        training = self.recipe.training
+        if self.exits is not None:
+            training = replace(training, exits=self.exits.options)
+        return replace(self.recipe, model=model, training=training)
 
     # Learning
 
@@ -216,16 +227,35 @@ class Task(ABC):
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         """The loss of a batch, divided by ``num_items``, and the sums that metrics are made of."""
 
+    def advance(self, update: int, num_updates: int, device: Any) -> None:
+        """What is said before every update, counted from 0: what is learned may change with it."""
+        if self.exits is not None:
+            self.exits.advance(update, num_updates, device)
+
+    def taught(
+        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], num_items: Tensor | int | None
+    ) -> Losses | None:
+        """The losses of all exits from inputs with labels; none without exits."""
+        if self.exits is None or not self.exits.applies_to(model):
+            return None
+        return self.exits.losses(model, inputs, num_items)
+
+    def exit_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
+        """The metrics of single exits, where there are any."""
+        return {} if self.exits is None else self.exits.metrics(totals, num_items)
+
     @abstractmethod
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         """Metrics of validation data from the totals of all its batches."""
 
     def validation_names(self) -> tuple[str, ...]:
         """The metrics that ``validation_metrics`` gives, whatever the totals are."""
-        return tuple(self.validation_metrics(defaultdict(lambda: 1.0), 1.0))
+        of_exits = () if self.exits is None else self.exits.names
+        return (*self.validation_metrics(defaultdict(lambda: 1.0), 1.0), *of_exits)
 
     def is_better(self, metric: str, value: float, than: float) -> bool:
-        return value < than if metric in self.lower_is_better else value > than
+        is_low = metric in self.lower_is_better or metric.startswith(NLL)
+        return value < than if is_low else value > than
 
     # Predicting
 

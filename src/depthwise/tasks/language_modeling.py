@@ -108,6 +108,10 @@ class LanguageModeling(LikelihoodTask):
         """Without smoothing the model's own loss, since an adaptive softmax never scores all types."""
         training, labels = self.recipe.training, batch["labels"]
         inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        taught = self.taught(model, {**inputs, "labels": labels}, num_items)
+        unknown = (labels == self.unknown_id).sum().float()
+        if taught is not None:
+            return Losses(taught.loss, {**taught.totals, "unknown": unknown})
         if training.label_smoothing:
             output = model(**inputs)
             smoothed = label_smoothed_cross_entropy(
@@ -122,7 +126,7 @@ class LanguageModeling(LikelihoodTask):
             output = model(**inputs, labels=labels, num_items_in_batch=num_items)
             count = (labels != IGNORED).sum() if num_items is None else torch.as_tensor(num_items)
             loss, nll = output.loss, output.loss.detach() * count.clamp(min=1)
-        return Losses(loss, {"nll": nll, "unknown": (labels == self.unknown_id).sum().float(), **depth_totals(output)})
+        return Losses(loss, {"nll": nll, "unknown": unknown, **depth_totals(output)})
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"]
@@ -130,6 +134,7 @@ class LanguageModeling(LikelihoodTask):
             "loss": totals["loss"] / num_items,
             "nll": nll / num_items,
             "perplexity": perplexity_in_training(nll, int(num_items)),
+            **self.exit_metrics(totals, num_items),
         }
 
     # Predicting

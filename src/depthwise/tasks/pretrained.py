@@ -11,6 +11,8 @@ from depthwise.models.pretrained import DepthwisePreTrainedModel
 
 POOLER = "model.pooler."
 """What a classifier has of its encoder that other heads do not keep."""
+EXIT_NORMS = ".exit_norms."
+"""What a stack has of exits that another one may lack."""
 
 
 def pretrained_model(
@@ -18,7 +20,8 @@ def pretrained_model(
 ) -> DepthwisePreTrainedModel:
     """A model with the weights of another one, which may have another head.
 
-    The backbone must be there whole; a head that fits is taken over, and so is a pooler.
+    The backbone must be there whole; a head that fits is taken over, and so is a pooler. Exits may be new: their norms
+    then begin as the last one.
     """
     try:
         found: Any = model_class.from_pretrained(
@@ -31,11 +34,17 @@ def pretrained_model(
         ) from error
     loaded, info = found
     other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER)]
+    new_norms = [name for name in info["missing_keys"] if EXIT_NORMS in name]
+    lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER) and name not in new_norms]
     unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
     if unlike:
         raise CheckpointError(
             f"{folder} holds another model: {unlike[0]} is missing or has another shape there; keep its options"
         )
     assert isinstance(loaded, DepthwisePreTrainedModel)
+    params = dict(loaded.named_parameters())
+    with torch.no_grad():
+        for name in new_norms:
+            stack, _, parameter = name.partition(EXIT_NORMS)
+            params[name].copy_(params[f"{stack}.final_norm.{parameter.rpartition('.')[2]}"])
     return loaded

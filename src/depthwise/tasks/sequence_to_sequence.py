@@ -71,10 +71,13 @@ class SequenceToSequence(Task):
         return int((batch["labels"] != IGNORED).sum())
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
-        training = self.recipe.training
+        training, labels = self.recipe.training, batch["labels"]
+        inputs = {**self._inputs(batch), "labels": labels}
+        if (taught := self.taught(model, inputs, num_items)) is not None:
+            return taught
         smoothed = label_smoothed_cross_entropy(
             self._logits(model, batch),
-            batch["labels"],
+            labels,
             training.label_smoothing,
             num_items,
             over_others=training.smoothing_over_others,
@@ -83,20 +86,20 @@ class SequenceToSequence(Task):
 
     def _logits(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Float[Tensor, "B T V"]:
         """Scores of every target token behind those before it."""
+        logits: Tensor = model(**self._inputs(batch)).logits
+        return logits
+
+    def _inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         earlier = batch.get("decoder_input_ids")
         if earlier is None:
             earlier = shifted(batch["labels"], self.start_id, self.tokenizers.target.pad_token_id)
-        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=earlier)
-        logits: Tensor = output.logits
-        return logits
+        return {**{name: batch[name] for name in ("input_ids", "attention_mask")}, "decoder_input_ids": earlier}
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"] / num_items
-        return {
-            "loss": totals["loss"] / num_items,
-            "nll": nll,
-            "perplexity": perplexity_in_training(totals["nll"], int(num_items)),
-        }
+        found = {"loss": totals["loss"] / num_items, "nll": nll}
+        found["perplexity"] = perplexity_in_training(totals["nll"], int(num_items))
+        return {**found, **self.exit_metrics(totals, num_items)}
 
     # Predicting
 

@@ -139,6 +139,8 @@ class Tagging(Task):
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         labels, training = batch["labels"], self.recipe.training
+        if (taught := self.taught(model, {**inputs_in(batch), "labels": labels}, num_items)) is not None:
+            return taught
         logits = model(**inputs_in(batch)).logits
         smoothed = label_smoothed_cross_entropy(
             logits, labels, training.label_smoothing, num_items, over_others=training.smoothing_over_others
@@ -151,6 +153,7 @@ class Tagging(Task):
             "loss": totals["loss"] / num_items,
             "nll": totals["nll"] / num_items,
             ACCURACY: 100 * totals["correct"] / num_items,
+            **self.exit_metrics(totals, num_items),
         }
 
     # Predicting

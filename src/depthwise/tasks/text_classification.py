@@ -153,6 +153,8 @@ class TextClassification(Task):
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         labels = batch["labels"]
+        if (taught := self.taught(model, {**inputs_in(batch), "labels": labels}, num_items)) is not None:
+            return taught
         logits = model(**inputs_in(batch)).logits
         if self.is_regression:
             return Losses(classification_loss(logits, labels, "regression", num_items), {})
@@ -164,10 +166,10 @@ class TextClassification(Task):
         return Losses(smoothed.loss, {"nll": smoothed.nll_sum, "correct": correct})
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
-        loss = {"loss": totals["loss"] / num_items}
-        if self.is_regression:
-            return loss
-        return {**loss, "nll": totals["nll"] / num_items, "accuracy": 100 * totals["correct"] / num_items}
+        found = {"loss": totals["loss"] / num_items}
+        if not self.is_regression:
+            found |= {"nll": totals["nll"] / num_items, "accuracy": 100 * totals["correct"] / num_items}
+        return {**found, **self.exit_metrics(totals, num_items)}
 
     # Predicting
 

@@ -41,6 +41,11 @@ def check_training(recipe: Recipe) -> None:
         problems.append(
             Problem("training.graphs", "needs work that is the same for every batch, which an adaptive softmax has not")
         )
+    if recipe.training.exits is not None and recipe.training.exits.gradient_scale is not None:
+        for other in ("graphs", "compile", "shard"):
+            if getattr(recipe.training, other):
+                message = f"asks every block twice for gradients, which training.{other} does not; give one of them"
+                problems.append(Problem("training.exits.gradient_scale", message))
     if problems:
         raise ConfigError("recipe", problems)
 

@@ -29,6 +29,7 @@ from depthwise.training.checkpoints import newest_whole, progress_of, update_of
 from depthwise.training.checks import check_training
 from depthwise.training.display import Display
 from depthwise.training.finishing import Trained, finished, write_model
+from depthwise.training.freezing import freeze
 from depthwise.training.interrupts import heeded
 from depthwise.training.pace import Pace
 from depthwise.training.processes import Team, team
@@ -107,6 +108,7 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
         return earlier
     set_seed(task.recipe.seed)
     model = task.new_model() if checkpoint is None else task.model_class(task.model_config())
+    freeze(model, task.recipe)
     trainer = DepthwiseTrainer(
         task,
         model,

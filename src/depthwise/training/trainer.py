@@ -160,6 +160,7 @@ class DepthwiseTrainer(Trainer):
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Forward and backward: as Transformers does it, or repeated from a record."""
+        self.task.advance(self.state.global_step, self.state.max_steps, self.args.device)
         if not (self.task.recipe.training.graphs and self.args.device.type == "cuda"):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             return loss
@@ -366,7 +367,7 @@ def chosen_updates(task: Task, history: Sequence[Mapping[str, Any]]) -> list[int
     training = task.recipe.training
     if training.select == "best":
         name = training.metric or task.metric
-        sign = 1 if name in task.lower_is_better else -1
+        sign = 1 if task.is_better(name, 0.0, than=1.0) else -1
         history = sorted(history, key=lambda entry: (sign * entry["value"], entry["update"]))
         return [entry["update"] for entry in history[: training.average]]
     return [entry["update"] for entry in history[-training.average :]]
