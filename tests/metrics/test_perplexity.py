@@ -5,7 +5,7 @@ import math
 import pytest
 
 from depthwise.errors import InputError
-from depthwise.metrics import perplexity
+from depthwise.metrics import perplexity, perplexity_in_training
 
 
 def test_a_uniform_model_hesitates_between_all_types() -> None:
@@ -28,3 +28,5 @@ def test_nothing_to_average(count: int) -> None:
 def test_not_a_number() -> None:
     with pytest.raises(InputError, match=r"the model's scores hold NaN$"):
         perplexity(math.nan, 1)
+    assert math.isnan(perplexity_in_training(math.nan, 1))
+    assert perplexity_in_training(0.0, 3) == 1

@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from depthwise.config import recipe_yaml
 from depthwise.errors import BackendUnavailable, CheckpointError, ConfigError, DataError, TrainingError
+from depthwise.training import trainer
 from depthwise.training.averaging import average_weights
 from depthwise.training.checkpoints import checkpoints, update_of
 from depthwise.training.run import num_updates, train
@@ -190,6 +191,35 @@ def test_a_loss_that_is_no_number_ends_the_training(classification: dict[str, An
     with pytest.raises(TrainingError, match="no number any more at update 2; lower the learning rate"):
         train(recipe_of(classification, **wild), tmp_path / "run")
     assert metrics(tmp_path / "run")[0]["loss"] is None
+
+
+WILD: dict[str, Any] = {"optimizer": {"kind": "nesterov", "lr": 1e30}, "schedule": {"kind": "constant"}}
+AT_VALIDATION = {"log_every": 100, "validate_every": 2}
+
+
+@pytest.mark.parametrize(
+    ("found_by", "changes"),
+    [("loss", {"log_every": 2}), ("valid_loss", AT_VALIDATION), ("valid_loss", {**AT_VALIDATION, "metric": "bleu"})],
+)
+def test_the_last_line_of_a_training_that_diverged_says_so(
+    found_by: str,
+    changes: dict[str, Any],
+    translation: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where perplexity, which is no number either, is logged; and nothing is searched for any more."""
+    monkeypatch.setattr(trainer, "score_split", lambda *_: pytest.fail("such a model has nothing to say"))
+    with pytest.raises(TrainingError, match="no number any more at update 2"):
+        train(recipe_of(translation, **WILD, **changes), tmp_path / "run")
+    assert metrics(tmp_path / "run")[-1][found_by] is None
+
+
+def test_the_last_line_says_so_where_nothing_is_validated(translation: dict[str, Any], tmp_path: Path) -> None:
+    translation["data"].pop("valid")
+    with pytest.raises(TrainingError, match="no number any more at update 2"):
+        train(recipe_of(translation, **WILD, **AT_VALIDATION), tmp_path / "run")
+    assert metrics(tmp_path / "run")[-1]["loss"] is None
 
 
 def test_one_label_only(classification: dict[str, Any], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from depthwise.metrics.bootstrap import (
 from depthwise.metrics.classification import accuracy, f1_binary, f1_macro, matthews, pearson, spearman
 from depthwise.metrics.entities import EntityReport, EntityScores, entity_counts, entity_report, f1_of_counts
 from depthwise.metrics.groups import compare_means_of_groups
-from depthwise.metrics.perplexity import perplexity
+from depthwise.metrics.perplexity import perplexity, perplexity_in_training
 from depthwise.metrics.rouge import Rouge
 from depthwise.metrics.score import Score
 from depthwise.metrics.squad import AnswerScores, BestThreshold, best_null_threshold, squad_scores, squad_values
@@ -46,6 +46,7 @@ __all__ = [
     "paired_bootstrap",
     "pearson",
     "perplexity",
+    "perplexity_in_training",
     "spearman",
     "squad_scores",
     "squad_values",

@@ -18,3 +18,8 @@ def perplexity(total_nll: float, count: int) -> float:
         return math.exp(total_nll / count)
     except OverflowError:
         return math.inf
+
+
+def perplexity_in_training(total_nll: float, count: int) -> float:
+    """The same of a model that may have diverged, which is for the trainer to say: NaN where the sum is none."""
+    return math.nan if math.isnan(total_nll) else perplexity(total_nll, count)

@@ -29,7 +29,7 @@ from depthwise.data.collate import padded
 from depthwise.data.language import ContextRow
 from depthwise.errors import ConfigError, Problem
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
-from depthwise.metrics import Score, perplexity
+from depthwise.metrics import Score, perplexity, perplexity_in_training
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.generation import generated_depths
 from depthwise.shapes import Tensor
@@ -133,7 +133,7 @@ class LanguageModeling(LikelihoodTask):
         return {
             "loss": totals["loss"] / num_items,
             "nll": nll / num_items,
-            "perplexity": perplexity(nll, int(num_items)),
+            "perplexity": perplexity_in_training(nll, int(num_items)),
             **self.exit_metrics(totals, num_items),
         }
 

@@ -28,7 +28,7 @@ from depthwise.data.templates import Template, text_template
 from depthwise.data.tokenizers import MASK
 from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.losses import IGNORED, token_cross_entropy
-from depthwise.metrics import Score, perplexity
+from depthwise.metrics import Score, perplexity, perplexity_in_training
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
 from depthwise.shapes import Int, Tensor
 from depthwise.tasks.encoding import encoded, shortened
@@ -122,7 +122,7 @@ class MaskedLanguageModeling(LikelihoodTask):
         found = {
             "loss": totals["loss"] / num_masked,
             "nll": totals["nll"] / num_masked,
-            "perplexity": perplexity(totals["nll"], num_masked),
+            "perplexity": perplexity_in_training(totals["nll"], num_masked),
             "accuracy": 100 * totals["correct"] / num_masked,
         }
         if self.learns_order:

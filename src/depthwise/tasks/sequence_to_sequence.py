@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from depthwise.config import Recipe
 from depthwise.data import Corpus, Example, Row, Seq2SeqCollator, StoreOptions, Tokenizers
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
-from depthwise.metrics import perplexity
+from depthwise.metrics import perplexity_in_training
 from depthwise.models.generation import generated_depths
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
@@ -98,7 +98,7 @@ class SequenceToSequence(Task):
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"] / num_items
         found = {"loss": totals["loss"] / num_items, "nll": nll}
-        found["perplexity"] = perplexity(totals["nll"], int(num_items))
+        found["perplexity"] = perplexity_in_training(totals["nll"], int(num_items))
         return {**found, **self.exit_metrics(totals, num_items)}
 
     # Predicting

@@ -288,7 +288,8 @@ class DepthwiseTrainer(Trainer):
         """Validate, and take note of whether it got better."""
         if self.valid_store is None:
             metrics: dict[str, float] = {}
-            self.check_finite(self._over_processes()[0].get("loss", 0.0))
+            if not math.isfinite(self._over_processes()[0].get("loss", 0.0)):
+                self.write_line()  # before its time, and the last one
         else:
             metrics = self._validated()
             self._note({f"valid_{name}": value for name, value in metrics.items()})
@@ -315,7 +316,7 @@ class DepthwiseTrainer(Trainer):
             mine = [validate(self.task, self.trained_model, self.valid_store, **options)]
         metrics = validation_metrics(self.task, gather_object(mine) if world_size > 1 else mine)
         wanted = self.task.recipe.training.metric or self.task.metric
-        if wanted not in metrics:
+        if wanted not in metrics and math.isfinite(metrics["loss"]):
             metrics[wanted] = score_split(self.task, self.trained_model, "valid", wanted)
         return metrics
 
