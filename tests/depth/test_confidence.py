@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from depthwise.depth.confidence import MEASURES, agreement, decayed_threshold, saturation, score_confidence
+from depthwise.config.depth import MEASURES
+from depthwise.depth.confidence import agreement, decayed_threshold, saturation, score_confidence
 from depthwise.errors import InputError
 
 PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)

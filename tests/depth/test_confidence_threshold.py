@@ -10,7 +10,7 @@ import torch
 
 from depthwise.config import ConfidenceConfig
 from depthwise.config.depth import DECAYS, MEASURES
-from depthwise.depth import ConfidenceThreshold, Context, Visit, confidence
+from depthwise.depth import ConfidenceThreshold, Context, Visit
 from depthwise.errors import InputError
 
 DepthsOf = Callable[..., torch.Tensor]
@@ -27,11 +27,6 @@ def certain(confidences: torch.Tensor, num_classes: int = 5) -> torch.Tensor:
     """Scores whose first guess has this probability; the others share the rest."""
     rest = ((1 - confidences) / (num_classes - 1)).unsqueeze(-1).expand(*confidences.shape, num_classes - 1)
     return torch.cat([confidences.unsqueeze(-1), rest], -1).log()
-
-
-def test_measures_and_decays_are_those_of_the_options() -> None:
-    assert MEASURES == confidence.MEASURES
-    assert DECAYS == confidence.DECAYS
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from depthwise.config.depth import NEVER_CORRECT, OracleConfig, TokenOracleConfig
-from depthwise.depth import Context, Lesson, oracles
+from depthwise.config.depth import OracleConfig, TokenOracleConfig
+from depthwise.depth import Context, Lesson
 from depthwise.depth.exit_targets import (
     depth_of_exit,
     exit_number,
@@ -37,10 +37,6 @@ def by_loops(lesson: Lesson, penalty: float, smoothing: float) -> list[list[int]
             ]
             numbers[row][step] = 1 + net.index(max(net))
     return numbers
-
-
-def test_depths_of_hopeless_tokens_are_those_of_the_options() -> None:
-    assert NEVER_CORRECT == oracles.NEVER_CORRECT
 
 
 def test_depths_and_numbers_of_exits() -> None:

@@ -14,6 +14,7 @@ MEASURES = ("max_probability", "margin", "entropy", "normalized_entropy", "satur
 DECAYS = ("code", "paper")
 ORACLES = ("correctness", "likelihood")
 NEVER_CORRECT = ("first", "last")
+"""The depth of a token that no exit gets right: the first exit, by the formula, or the last."""
 DECISIONS = ("step", "quantile", "sample")
 OBJECTIVES = ("oracle", "expected_loss")
 

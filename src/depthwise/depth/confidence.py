@@ -16,12 +16,11 @@ import math
 import torch
 from torch.nn import functional as F
 
+from depthwise.config.depth import DECAYS, MEASURES
 from depthwise.errors import InputError
 from depthwise.shapes import Bool, Float, Int, Tensor
 
-MEASURES = ("max_probability", "margin", "entropy", "normalized_entropy", "saturation")
 OF_SCORES = tuple(measure for measure in MEASURES if measure != "saturation")
-DECAYS = ("code", "paper")
 
 
 def score_confidence(measure: str, log_probs: Float[Tensor, "... V"]) -> Float[Tensor, "..."]:

@@ -11,11 +11,9 @@ block. What an oracle says is a constant: no gradient comes back through it.
 
 import torch
 
+from depthwise.config.depth import NEVER_CORRECT
 from depthwise.errors import InputError
 from depthwise.shapes import Bool, Float, Int, Tensor
-
-NEVER_CORRECT = ("first", "last")
-"""The depth of a token that no exit gets right: the first exit, by the formula, or the last."""
 
 
 def token_oracle(
