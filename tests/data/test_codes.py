@@ -45,6 +45,32 @@ def test_segments_as_subword_nmt(codes: Path, texts: list[str], tmp_path: Path) 
         assert loaded.decode(loaded(line)["input_ids"], skip_special_tokens=True) == line
 
 
+def test_types_are_those_that_occur(codes: Path, texts: list[str]) -> None:
+    """A part of the text needs fewer types and is segmented as with all; words beside it come in smaller pieces."""
+    part = ["wide new wider", "end. (so) wide"]
+    everything, less = tokenizer_from_codes(codes, texts), tokenizer_from_codes(codes, part)
+    assert len(less) < len(everything)
+    assert [less.tokenize(line) for line in part] == [everything.tokenize(line) for line in part]
+    met = {piece for line in part for piece in less.tokenize(line)}
+    for piece in set(less.get_vocab()) - met - {"<s>", "<pad>", "</s>", "<unk>"}:
+        assert len(piece.removesuffix("</w>")) == 1 or any(piece in longer for longer in met)
+    assert len(everything.tokenize("newer")) == 1
+    pieces = less.tokenize("newer")
+    assert len(pieces) > 1
+    assert less.unk_token not in pieces
+
+
+def test_equal_letters_are_merged_from_the_left(tmp_path: Path) -> None:
+    (tmp_path / "codes").write_text("#version: 0.2\na a\naa a</w>\naa a\nb a\n")
+    tokenizer = tokenizer_from_codes(tmp_path / "codes", ["aaaa aaa", "aaaab"])
+    assert [with_joiners(tokenizer.tokenize(word)) for word in ("aaa", "aaaa", "aaaab")] == [
+        ["aaa"],
+        ["aaa@@", "a"],
+        ["aa@@", "aa@@", "b"],
+    ]
+    assert "ba" not in tokenizer.get_vocab()
+
+
 def test_unknown_letters_are_one_unknown_each(codes: Path) -> None:
     tokenizer = tokenizer_from_codes(codes)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("ЖЖlow Ж")["input_ids"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from depthwise.training import graphs
 from depthwise.training.run import train
 from depthwise.training.steering import Steering
 
@@ -38,8 +39,8 @@ def test_an_update_does_not_wait_for_the_device(
 
 def with_exits(options: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     policy, exits = EXITS[name]
-    deep = {**options["model"]["decoder"], "num_layers": 3, "dropout": 0.0}
-    encoder = {**options["model"]["encoder"], "dropout": 0.0}
+    deep = {**options["model"]["decoder"], "num_layers": 3, "dropout": 0.0, "dropconnect": 0.0}
+    encoder = {**options["model"]["encoder"], "dropout": 0.0, "dropconnect": 0.0}
     model = {**options["model"], "encoder": encoder, "decoder": deep, "exits": {}, "policy": policy or None}
     return {**options, "model": model}, exits
 
@@ -53,16 +54,17 @@ def test_exits_wait_for_nothing(
 
 
 @pytest.mark.parametrize("name", [name for name in EXITS if name != "mixed"])
-def test_recorded_exits_learn_what_others_learn(translation: dict[str, Any], tmp_path: Path, name: str) -> None:
+def test_recorded_exits_learn_what_others_learn(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """The same losses by graphs and without; curricula change what a graph does."""
     options, exits = with_exits(translation, name)
-    losses = []
-    for graphs in (False, True):
-        recipe = recipe_of(
-            options, exits=exits, graphs=graphs, precision="fp32", max_updates=60, log_every=1, validate_every=60
-        )
-        train(recipe, tmp_path / f"run{graphs}")
-        text = (tmp_path / f"run{graphs}" / "metrics.jsonl").read_text().splitlines()
+    rates = {"precision": "fp32", "max_updates": 60, "log_every": 1, "validate_every": 60}
+    recipe, losses = recipe_of(options, exits=exits, graphs=True, **rates), []
+    for num_plain in (10**9, graphs.NUM_PLAIN):
+        monkeypatch.setattr(graphs, "NUM_PLAIN", num_plain)
+        train(recipe, tmp_path / f"run{num_plain}")
+        text = (tmp_path / f"run{num_plain}" / "metrics.jsonl").read_text().splitlines()
         losses.append([line["loss"] for line in map(json.loads, text) if "loss" in line])
     assert len(losses[0]) == 60
     assert losses[1] == pytest.approx(losses[0], rel=0.05)

@@ -161,10 +161,10 @@ def test_repeated_passes_are_plain_passes(
     num_recorded = 0
     original = graphs.RecordedPasses._record
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal num_recorded
         num_recorded += 1
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(graphs.RecordedPasses, "_record", counted)
     train(recipe, tmp_path / "recorded")

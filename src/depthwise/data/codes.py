@@ -7,6 +7,7 @@ piece in two ways and the rarer way meets itself in a word, an occurrence may be
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -24,25 +25,61 @@ SUPPORTED = "0.2"
 Merge = tuple[str, str]
 
 
-def tokenizer_from_codes(codes: Path, texts: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+def tokenizer_from_codes(codes: Path, texts: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
     """A tokenizer that applies codes.
 
-    Types are the letters of the codes and what merges make of them, in the order of the codes. Letters that no merge
-    mentions are known if they occur in ``texts``, tokenised text of which the characters are taken.
+    Types are letters and what merges make of them, in the order of the codes. With ``texts``, tokenised text to learn
+    from, they are the letters that occur there and the merges that apply there: one side of joint codes does not pay
+    for pieces of the other language, and no type is without an example but those on the way to a longer one. Words that
+    would have had such a piece come in smaller ones that did occur. Without, they are all of the codes.
     """
     merges = read_codes(codes)
     letters = {letter for merge in merges for piece in merge for letter in _letters(piece)}
-    for text in texts:
-        letters.update(letter for word in _words(text) for letter in _letters(word + END_OF_WORD))
+    if texts is None:
+        return as_pretrained(_byte_pairs(letters, merges))
+    words = sorted({word for text in texts for word in _words(text)})
+    seen = {letter for word in words for letter in _letters(word + END_OF_WORD)}
+    segments = _byte_pairs(letters | seen, merges).encode_batch(words, add_special_tokens=False)
+    pieces = {piece for segment in segments for piece in segment.tokens}
+    applied = _applied(pieces, merges)
+    return as_pretrained(_byte_pairs(seen, [merge for merge in merges if merge in applied]))
+
+
+def _byte_pairs(letters: set[str], merges: Sequence[Merge]) -> Tokenizer:
     # A letter may end a word here and stand inside of one elsewhere.
-    letters |= {letter.removesuffix(END_OF_WORD) for letter in letters}
+    letters = letters | {letter.removesuffix(END_OF_WORD) for letter in letters}
     letters |= {letter + END_OF_WORD for letter in letters if not letter.endswith(END_OF_WORD)}
     merged = (piece for left, right in merges for piece in (left, right, left + right))
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys([*SPECIALS, *sorted(letters), *merged]))}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=UNK, end_of_word_suffix=END_OF_WORD))
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges), unk_token=UNK, end_of_word_suffix=END_OF_WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     tokenizer.decoder = decoders.BPEDecoder(END_OF_WORD)
-    return as_pretrained(tokenizer)
+    return tokenizer
+
+
+def _applied(pieces: Iterable[str], merges: Sequence[Merge]) -> set[Merge]:
+    """The merges on the way from letters to pieces. A piece is made in a word as it is made alone: no merge that
+    reached over its ends took place, so that those within it came in the order of the codes."""
+    ranks = {merge: rank for rank, merge in enumerate(merges)}
+    applied = set()
+    for piece in pieces:
+        parts = _letters(piece)
+        while known := [merge for merge in pairwise(parts) if merge in ranks]:
+            merge = min(known, key=ranks.__getitem__)
+            applied.add(merge)
+            parts = _merged(parts, merge)
+    return applied
+
+
+def _merged(parts: Iterable[str], merge: Merge) -> list[str]:
+    """Every occurrence of a merge carried out, from the left."""
+    result: list[str] = []
+    for part in parts:
+        if result and (result[-1], part) == merge:
+            result[-1] += part
+        else:
+            result.append(part)
+    return result
 
 
 def with_joiners(pieces: Sequence[str]) -> list[str]:
