@@ -13,7 +13,7 @@ from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.errors import ConfigError, Problem
 from depthwise.memory import KeyValueMemory, Memory
-from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer
+from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer, torch_gain
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,8 +39,11 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, config: StackConfig) -> None:
         super().__init__()
         self.activation, self.dropout = ACTIVATIONS[config.activation], config.activation_dropout
-        self.hidden = nn.Linear(width, config.ffn_width)
-        self.out = ScaledLinear(config.ffn_width, width, config.gain_of_branches)
+        sizes = (width, config.ffn_width), (config.ffn_width, width)
+        gains = 1.0, config.gain_of_branches
+        if config.ffn_init == "torch":
+            gains = torch_gain(*sizes[0]), torch_gain(*sizes[1])
+        self.hidden, self.out = (ScaledLinear(*size, gain) for size, gain in zip(sizes, gains, strict=True))
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         return self.out(F.dropout(self.activation(self.hidden(x)), self.dropout, self.training))
