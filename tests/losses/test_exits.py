@@ -604,12 +604,13 @@ def test_a_cuda_graph_repeats_it(mixes: bool, targets: ExitTargets, statistics: 
     with torch.cuda.stream(stream):
         for _ in range(2):
             run(places)
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         found, found_gradients = run(places)
     others = {name: place.flip(-1) if place.dim() else place + 5 for name, place in places.items()}
-    expected, expected_gradients = run(others)
+    with torch.cuda.stream(stream):  # where the head's gradients were first computed
+        expected, expected_gradients = run(others)
+    torch.cuda.current_stream().wait_stream(stream)
     for name, place in places.items():
         place.copy_(others[name])
     graph.replay()
