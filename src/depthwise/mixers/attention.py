@@ -3,7 +3,7 @@
 from torch import nn
 
 from depthwise.kernels.attention import attend, attend_source
-from depthwise.memory import KeyValueMemory
+from depthwise.memory import KeyValueMemory, Places
 from depthwise.mixers.base import Mixer
 from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -72,6 +72,25 @@ class SelfAttention(Mixer):
             dropout=self.dropout if self.training else 0.0,
         )
         return self.projections.merge(mixed)
+
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        """Every token is projected once; sequences are padded for the product of queries and keys alone."""
+        project = self.projections
+        queries = project.split(places.reader_grid(project.query(places.taken(x))))
+        keys, values = (project.split(places.grid(map_(x))) for map_ in (project.key, project.value))
+        if self.causal or self.window is not None:
+            mixed = attend(
+                queries,
+                keys,
+                values,
+                causal=self.causal,
+                window=self.window,
+                valid=places.valid,
+                positions=places.positions,
+            )
+        else:
+            mixed = attend_source(queries, keys, values, valid=places.valid)
+        return project.out(places.from_reader_grid(mixed.transpose(1, 2).flatten(2)))
 
 
 class CrossAttention(nn.Module):

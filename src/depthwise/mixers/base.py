@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from depthwise.memory import Memory
+from depthwise.memory import Memory, Places
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -31,6 +31,13 @@ class Mixer(nn.Module, ABC):
         """What P positions take. ``x`` holds their states; ``positions`` says where in the memory they stand.
 
         Without ``positions`` they are the last P of the memory.
+        """
+
+    @abstractmethod
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        """What readers take, where the tokens of several sequences lie in one long row and there is no padding.
+
+        The same numbers as by ``read`` and ``write``; whatever a token does by itself is done for readers alone.
         """
 
     def forget(self, memory: Any) -> Any:

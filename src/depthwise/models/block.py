@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.errors import ConfigError, Problem
-from depthwise.memory import KeyValueMemory, Memory
+from depthwise.memory import KeyValueMemory, Memory, Places
 from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer, torch_gain
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -138,6 +138,14 @@ class Block(GradientCheckpointingLayer):
         memory: Memory = written if past is None else past.append(written)
         x = self.mixer_residual.leave(x, self.mixer.read(entered, memory), gate)
         return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
+
+    def run_packed(
+        self, x: Float[Tensor, "1 N D"], places: Places, weight: Float[Tensor, "1 A"] | None = None
+    ) -> Float[Tensor, "1 A D"]:
+        """The states of those who read after this block of an encoder, of tokens in one long row (see ``Places``)."""
+        gate = None if weight is None else Gate(weight=weight)
+        mixed = self.mixer.mix_packed(self.mixer_residual.enter(x), places)
+        return self._upper(self.mixer_residual.leave(places.taken(x), mixed, gate), None, gate)
 
     def write_source(self, source: Source) -> KeyValueMemory | None:
         """Keys and values of encoder states; none where the block does not attend to any."""

@@ -1,0 +1,6 @@
+"""The compact executor: fewer blocks are less time."""
+
+from depthwise.engine.encoder import CompactEncoder
+from depthwise.engine.engine import Engine
+
+__all__ = ["CompactEncoder", "Engine"]
