@@ -30,8 +30,8 @@ RECORDS = ROOT / "docs" / "results"
 TABLES = Path(__file__).with_name("tables.yaml")
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 KEPT = (
-    *("metric", "metrics", "signatures", "examples", "mean_depth", "seconds", "examples_per_second"),
-    *("tokens_per_second", "peak_memory_bytes", "hardware", "settings"),
+    *("metric", "metrics", "signatures", "examples", "mean_depth", "token_layers", "flops", "seconds"),
+    *("examples_per_second", "tokens_per_second", "peak_memory_bytes", "hardware", "settings"),
 )
 """What of an evaluation goes into a record; digests and predictions stay with the run."""
 TRAINING = "training"

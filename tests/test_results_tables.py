@@ -47,7 +47,8 @@ def make_run(folder: Path, command: str, seed: int, test: float | None, valid: f
         training = {"seconds": 59.6 + seed, "num_parameters": 2_570_000, "hardware": "a GPU", "num_updates": 300}
         (folder / "training.json").write_text(json.dumps(training))
         for name, value in {"test": test, "valid": valid}.items():
-            content = {"metrics": {"bleu": value}, "tokens_per_second": 1234.5, "examples_digest": "abc"}
+            costs = {"tokens_per_second": 1234.5, "mean_depth": 2.5, "flops": 3 * 10**9}
+            content = {"metrics": {"bleu": value}, **costs, "examples_digest": "abc"}
             (folder / "results" / f"{name}.json").write_text(json.dumps(content))
             (folder / "results" / "frontier.json").write_text("{}")
     return folder
@@ -152,6 +153,16 @@ def test_a_row_may_have_its_own_result_and_metric(records: list[Any]) -> None:
     assert cells[:4] == ["x", "300", "–", "300"]
 
 
+def test_costs_of_a_result(records: list[Any]) -> None:
+    columns = [
+        {"title": "depth", "result": "other", "metric": "mean_depth", "digits": 2},
+        {"title": "GFLOPs", "result": "other", "metric": "flops", "scale": 1e-9},
+    ]
+    row = {"label": "x", "runs": "translation/x", "result": "test"}
+    *_, cells = cells_of(results.table({"label": "", "columns": columns, "rows": [row]}, results.rows(records[:1])))
+    assert cells[1:3] == ["2.50", "3.0"]
+
+
 def test_what_can_be_collected_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = make_run(tmp_path / "whole", "depthwise train translation/x", 1, test=40.0)
     broken = make_run(tmp_path / "broken", "depthwise train translation/x seed=2", 2, test=40.0)
@@ -162,7 +173,7 @@ def test_what_can_be_collected_is(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [record["seed"] for record in json.loads(into.read_text())] == [1]
 
 
-RATES = {"examples_per_second", "tokens_per_second", "updates_per_second", "items_per_second"}
+RATES = {"examples_per_second", "tokens_per_second", "updates_per_second", "items_per_second", "mean_depth", "flops"}
 TABLES = yaml.safe_load(results.TABLES.read_text())
 
 
@@ -194,6 +205,8 @@ def test_every_recipe_that_is_trained_here_has_a_row() -> None:
         "translation/table",
         "translation/iwslt14-",
         "translation/wmt",
+        "translation/dat-iwslt14-",
+        "translation/dat-wmt",
         "summarization/cnndm",
     )
     others = {

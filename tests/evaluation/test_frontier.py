@@ -132,6 +132,8 @@ def test_what_is_tried(make_run: MakeRun) -> None:
     assert classes["patience"] == [{"patience": 1}, {"patience": 2}]
     translation = tried(load_run(make_run("leaving translation"), device="cpu"))
     assert translation["confidence"][0] == {"measure": "max_probability", "threshold": 0.3}
+    margins = [setting["threshold"] for setting in translation["confidence"] if setting["measure"] == "margin"]
+    assert margins == [0.1, 0.3, 0.5, 0.7, 0.9]
     numbers = tried(load_run(make_run("leaving numbers"), device="cpu"))
     assert {setting["measure"] for setting in numbers["confidence"]} == {"saturation"}
 

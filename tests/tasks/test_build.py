@@ -48,6 +48,18 @@ def test_tokenizers_of_a_folder_and_of_codes(translation: Translation, tmp_path:
     assert tokenizer.tokenize("ab c") == ["ab</w>", "c</w>"]
 
 
+def test_codes_of_a_run_that_another_one_goes_on_from(translation: Translation, tmp_path: Path) -> None:
+    """Its tokenizer is taken instead, and the recipe that the new run keeps can be read again."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    coded = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, codes=str(tmp_path / "codes")))
+    write_run(open_task(coded, tmp_path / "new"), tmp_path / "first")
+    (tmp_path / "codes").unlink()
+    task = open_task(replace(coded, model={"from": str(tmp_path / "first")}), tmp_path / "other")
+    write_run(task, tmp_path / "second")
+    first, second = (load_task(tmp_path / run) for run in ("first", "second"))
+    assert second.tokenizers.source.get_vocab() == first.tokenizers.source.get_vocab()
+
+
 def test_a_run_without_a_recipe_is_judged_by_its_model(translation: Translation, tmp_path: Path) -> None:
     write_run(translation, tmp_path / "done")
     (tmp_path / "done" / "recipe.yaml").unlink()

@@ -26,6 +26,7 @@ EXITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "poisson": ({"kind": "poisson_binomial"}, {}),
     "ponder": ({"kind": "poisson_binomial", "objective": "expected_loss"}, {}),
     "confidence": ({"kind": "learned_confidence"}, {}),
+    "frozen": ({"kind": "poisson_binomial"}, {"freeze": True}),
 }
 
 

@@ -45,6 +45,7 @@ SCHEMA = 1
 FIXED, SEPARATE = FixedDepthConfig.kind, "separate"
 CHANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PROBABILITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+MARGINS = (0.1, 0.3, 0.5, 0.7, 0.9)
 COSINES = (0.8, 0.9, 0.95, 0.98, 0.99)
 
 
@@ -205,6 +206,8 @@ def _untrained(run: Run, num_exits: int) -> Iterator[PolicyConfig]:
         config = run.model.config
         num_classes = (config.num_labels if isinstance(task, TextClassification | Tagging) else config.vocab_size) or 2
         yield from (ConfidenceConfig(threshold=(level,)) for level in PROBABILITIES if level * num_classes > 1)
+        if num_classes > 2:  # of two, the margin says nothing that the probability does not
+            yield from (ConfidenceConfig(measure="margin", threshold=(margin,)) for margin in MARGINS)
     if num_exits > 2:
         yield from (ConfidenceConfig(measure="saturation", threshold=(cosine,)) for cosine in COSINES)
     yield from (PatienceConfig(patience=patience) for patience in range(1, num_exits - 1))

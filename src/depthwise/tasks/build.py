@@ -131,7 +131,8 @@ def _with_pretrained(recipe: Recipe) -> Recipe:
         return recipe
     folder = recipe.model[PRETRAINED]
     model = merged(as_dict(run_config(Path(folder)).options), recipe.model)
-    return replace(recipe, model=model, tokenizer=replace(recipe.tokenizer, path=recipe.tokenizer.path or folder))
+    tokenizer = replace(recipe.tokenizer, path=recipe.tokenizer.path or folder, codes=None)
+    return replace(recipe, model=model, tokenizer=tokenizer)
 
 
 def _training_corpus(recipe: Recipe) -> Corpus:
