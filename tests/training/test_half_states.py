@@ -1,5 +1,6 @@
 """Passes in half precision: gradients near those of float32, on weights that nobody else ever sees."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,8 +11,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from depthwise.mixers.attention import Projections
 from depthwise.models.block import Block
 from depthwise.tasks import Losses, open_task
 from depthwise.training import graphs
@@ -186,6 +189,31 @@ def test_states_are_halves_and_losses_are_not(
     assert set(dtypes) == {dtype}
     assert losses.loss.dtype == torch.float32
     assert all(total.dtype == torch.float32 for total in losses.totals.values())
+
+
+class Count(TorchDispatchMode):
+    """How often torch was asked for what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_is_cast_one_by_one(translation: dict[str, Any], trials: Trials) -> None:
+    """All weights are copied at once, all gradients too, and queries, keys and values come from one product."""
+    ours, _ = trials(with_model(translation), torch.bfloat16)
+    ours(ours.batch())
+    with Count() as count:
+        ours(ours.batch())
+    assert count.calls["_foreach_copy_"] == 2
+    assert count.calls["_to_copy"] < 15
+    joint_out_and_feed_forward, cross = 2 + 2, 3
+    assert count.calls["addmm"] == 4 * joint_out_and_feed_forward + 2 * cross
+    assert all(module.joint is None for module in ours.model.modules() if isinstance(module, Projections))
 
 
 def test_others_see_float32(translation: dict[str, Any], trials: Trials) -> None:

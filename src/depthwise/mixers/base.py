@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from depthwise.memory import Memory
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -33,14 +32,21 @@ class Mixer(nn.Module, ABC):
         Without ``positions`` they are the last P of the memory.
         """
 
+    def write_and_read(
+        self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None, past: Any = None
+    ) -> tuple[Float[Tensor, "B T D"], Any]:
+        """Both for the same positions: what they take of ``past`` followed by what they write, and that memory."""
+        written = self.write(x, valid)
+        memory = written if past is None else past.append(written)
+        return self.read(x, memory), memory
+
     def forget(self, memory: Any) -> Any:
         """The part of a memory that steps after it can still need."""
         return memory if self.reach is None else memory.recent(self.reach)
 
     def forward(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
         """Every position writes and reads."""
-        memory: Memory = self.write(x, valid)
-        return self.read(x, memory)
+        return self.write_and_read(x, valid)[0]
 
 
 def taps_before(kernel_size: int, causal: bool) -> int:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from depthwise.mixers.attention import Projections
+from depthwise.mixers.joint import Joint
 from depthwise.shapes import Tensor
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -21,14 +23,24 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class HalfStates:
     """Half-precision twins of the parameters of a model, and a way to run the model on them.
 
-    Parameters that are tied have one twin. The twins learn: gradients of a pass are theirs.
+    Parameters that are tied have one twin. The twins learn: gradients of a pass are theirs. Those of queries, keys and
+    values lie side by side, so that one product makes all three.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         assert not any(buffer.is_floating_point() for buffer in model.buffers()), "buffers would stay in float32"
         self._model = model
+        self._joints = {
+            module: _joint([module.query, module.key, module.value], dtype)
+            for module in model.modules()
+            if isinstance(module, Projections)
+        }
+        places = {param: place for joint in self._joints.values() for param, place in _places(joint)}
         self._twins = {
-            param: nn.Parameter(torch.empty_like(param, dtype=dtype), requires_grad=param.requires_grad)
+            param: nn.Parameter(
+                places[param] if param in places else torch.empty_like(param, dtype=dtype),
+                requires_grad=param.requires_grad,
+            )
             for param in model.parameters()
         }
         self._slots = [
@@ -52,13 +64,34 @@ class HalfStates:
         around = self._model.__dict__.pop("forward", None)
         for module, name, param in self._slots:
             module._parameters[name] = self._twins[param]
+        for projections, joint in self._joints.items():
+            projections.joint = joint
         try:
             yield
         finally:
+            for projections in self._joints:
+                projections.joint = None
             for module, name, param in self._slots:
                 module._parameters[name] = param
             if around is not None:
                 self._model.__dict__["forward"] = around
+
+
+def _joint(maps: list[nn.Linear], dtype: torch.dtype) -> Joint:
+    """Memory for the weights and biases of some maps in a row, not written to yet."""
+    num_rows, like = sum(linear.out_features for linear in maps), maps[0].weight
+    return Joint(
+        like.new_empty(num_rows, like.shape[1], dtype=dtype), like.new_empty(num_rows, dtype=dtype), tuple(maps)
+    )
+
+
+def _places(joint: Joint) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Where in it each of them lies."""
+    for of_all, params in (
+        (joint.weight, [linear.weight for linear in joint.maps]),
+        (joint.bias, [linear.bias for linear in joint.maps]),
+    ):
+        yield from zip(params, of_all.chunk(len(params)), strict=True)
 
 
 def add_in_float32(places: list[Tensor], halves: list[Tensor]) -> None:
