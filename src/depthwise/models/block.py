@@ -133,10 +133,8 @@ class Block(GradientCheckpointingLayer):
 
         A source that was not written yet (``write_source``) is written here, within what is sharded and checkpointed.
         """
-        entered = self.mixer_residual.enter(x)
-        written = self.mixer.write(entered, valid)
-        memory: Memory = written if past is None else past.append(written)
-        x = self.mixer_residual.leave(x, self.mixer.read(entered, memory), gate)
+        mixed, memory = self.mixer.write_and_read(self.mixer_residual.enter(x), valid, past)
+        x = self.mixer_residual.leave(x, mixed, gate)
         return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
 
     def run_packed(
