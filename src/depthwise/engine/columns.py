@@ -16,7 +16,7 @@ class Columns:
 
     def __init__(self, like: Tensor, num_rows: int, width: int, reach: int | None = None) -> None:
         self.num_rows, self.width, self.reach = num_rows, width, reach
-        self._table = like.new_zeros(num_rows, FIRST_CAPACITY, width)
+        self._table = like.new_empty(num_rows, FIRST_CAPACITY, width)
         self._first = self._end = 0
 
     def make_room(self, end: int) -> None:
@@ -24,7 +24,7 @@ class Columns:
         if end - self._first > self._table.shape[1]:
             oldest = self._oldest
             capacity = max(2 * (end - oldest), FIRST_CAPACITY)
-            table = self._table.new_zeros(self.num_rows, capacity, self.width)
+            table = self._table.new_empty(self.num_rows, capacity, self.width)
             table[:, : self._end - oldest] = self.between(oldest, self._end)
             self._table, self._first = table, oldest
         self._end = max(self._end, end)

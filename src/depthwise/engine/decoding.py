@@ -1,16 +1,16 @@
-"""Generating text fast: the tokens of Transformers' ``generate`` with a memory that is written in place.
+"""Generating text fast: the tokens of Transformers' ``generate``, from a memory that is written in place.
 
 decoding = Decoding(model)
 decoding.generate(input_ids, max_new_tokens=50, num_beams=4).sequences
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from depthwise.depth import Policy
 from depthwise.engine.beam import search_beam
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
@@ -18,10 +18,9 @@ from depthwise.engine.prepared import Model, Prepared
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.search import search_one
 from depthwise.engine.search_options import SearchOptions
-from depthwise.engine.step_block import without_needless_mask
 from depthwise.engine.stepping import Stepper
 from depthwise.errors import InputError
-from depthwise.memory import DecodeState
+from depthwise.memory import DecodeState, Memory
 from depthwise.models.generation import left_padded
 from depthwise.models.inputs import check_ids, valid_tokens
 from depthwise.models.masked import run_leaving
@@ -59,11 +58,16 @@ class Generated:
 
 @dataclass(frozen=True)
 class Start:
-    """Where decoding begins: tokens of which all but the last have been run, and what they and the source left."""
+    """Where decoding begins: a source with the tokens that targets begin from, or prompts, padded left."""
 
     prompt: Int[Tensor, "B T"]
-    valid: Bool[Tensor, "B T"] | None
-    source: Source | None
+    valid: Bool[Tensor, "B T"] | None = None
+    source: Source | None = None
+
+
+def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Generated:
+    """``Decoding.generate`` for once; a ``Decoding`` that is kept need not pack the weights again."""
+    return Decoding(model).generate(input_ids, attention_mask, **options)
 
 
 class Decoding:
@@ -87,30 +91,31 @@ class Decoding:
         """Translate sources, or continue prompts (padded on either side), by the model's policy.
 
         ``options`` are those of ``SearchOptions``. Without a mask, tokens with the padding id are padding. ``fill``
-        says how tokens that left early are remembered by the blocks they skipped: one of ``FILLS``.
+        says how tokens that left early are remembered by the blocks they skipped: one of ``FILLS``. ``recompute``
+        leaves at most ``max_pending`` of them behind, and runs prompts to the end of the stack.
         """
-        check_fill(fill)
+        check_fill(fill, max_pending)
         if self.model.training:
-            raise InputError("in training nobody leaves and units are dropped; call model.eval() first")
+            raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
         begin, search = time.perf_counter(), SearchOptions.of(self.model.generation_config, options)
         start = self._start(input_ids, attention_mask, encoder_outputs, search)
-        policy = self.model.policy
-        num_rows = len(start.prompt) * search.num_beams
-        prepared = self._ready(num_rows)
-        state = self._state(prepared, start, search.num_beams, policy, fill, max_pending)
-        filling = _filling(state, policy, fill, max_pending)
+        prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
+        earlier = self._earlier(prepared, start, fill)
         encoded = time.perf_counter()
-        found = (search_one if search.num_beams == 1 else search_beam)(
-            Stepper(prepared, state, filling, policy),
-            start.prompt[:, -1].repeat_interleave(search.num_beams),
-            Restrictions(search, start.prompt),
-            search,
-            search.num_steps(start.prompt.shape[1]),
-        )
+        with torch.inference_mode():
+            state = self._state(prepared, start, beams, earlier, max_pending if fill == "recompute" else 0)
+            filling = self._filling(state, fill, max_pending)
+            found = (search_one if beams == 1 else search_beam)(
+                Stepper(prepared, state, filling, self.model.policy),
+                start.prompt[:, -1].repeat_interleave(beams),
+                Restrictions(search, start.prompt),
+                search,
+                search.num_steps(start.prompt.shape[1]),
+            )
         return Generated(
-            tokens=found.tokens,
-            scores=found.scores,
-            depths=found.depths,
+            tokens=found.tokens.clone(),  # outside of inference mode, so that they serve in training too
+            scores=found.scores.clone(),
+            depths=found.depths.clone(),
             num_token_layers=filling.num_run,
             num_filled=filling.num_filled,
             seconds=time.perf_counter() - begin,
@@ -119,73 +124,65 @@ class Decoding:
         )
 
     def _ready(self, num_rows: int) -> Prepared:
-        if self._prepared is None or not self._prepared.is_current(self.model, num_rows):
+        if self._prepared is None or not self._prepared.is_current(num_rows):
             self._prepared = Prepared(self.model, num_rows)
         return self._prepared
 
     def _start(self, ids: Tensor | None, mask: Tensor | None, encoder_outputs: Any, search: SearchOptions) -> Start:
         model, padding = self.model, self.model.config.pad_token_id
+        if ids is None and encoder_outputs is None:
+            raise InputError("input_ids is missing; there is nothing to begin from")
         if isinstance(model, DepthwiseForSeq2SeqLM):
-            if encoder_outputs is None:
-                encoder_outputs = model.model.encoder(_given(ids), mask)
-            if mask is None and ids is not None:
-                mask = ids != padding
-            states = encoder_outputs[0]
+            assert model.model.encoder is not None
+            states = (model.model.encoder(ids, mask) if encoder_outputs is None else encoder_outputs)[0]
+            mask = ids != padding if mask is None and ids is not None else mask
             valid = valid_tokens(mask, states[..., 0], "attention_mask")
-            start = search.decoder_start_token_id
-            if start is None:
-                raise InputError("decoder_start_token_id is missing; say from which token a target begins")
-            starts = [start] * len(states) if isinstance(start, int) else list(start)
-            if len(starts) != len(states):
-                raise InputError(f"there are {len(starts)} start tokens for {len(states)} sources; give one for each")
-            return Start(
-                torch.tensor(starts, device=states.device).unsqueeze(1), None, without_needless_mask(states, valid)
-            )
-        ids = _given(ids)
-        check_ids(ids, "input_ids", model.model.decoder.embedding.num_types, model.model.decoder.max_positions)
+            valid = None if valid is None or bool(valid.all()) else valid
+            return Start(search.first_tokens(len(states), states.device), source=Source(states, valid))
+        assert ids is not None
+        decoder = model.model.decoder
+        assert decoder is not None
+        check_ids(ids, "input_ids", decoder.embedding.num_types, decoder.max_positions)
         prompt, valid = left_padded(ids, ids != padding if mask is None else mask)
-        return Start(prompt, None if valid is None or bool(valid.all()) else valid, None)
+        return Start(prompt, None if valid is None or bool(valid.all()) else valid)
 
-    def _state(
-        self, prepared: Prepared, start: Start, rows_each: int, policy: Policy | None, fill: str, max_pending: int
-    ) -> DecoderState:
-        """All but the last token of the prompt, run by the masked executor; a source is there already."""
-        model, decoder = self.model, prepared.decoder
-        padding = None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each)
-        num_rows = len(start.prompt) * rows_each
-        state = DecoderState(
-            prepared.blocks,
-            next(decoder.stack.parameters()).new_zeros(num_rows, 1, model.config.width),
-            source=start.source,
-            rows_each=rows_each,
-            padding=padding,
-            keeps_states=policy is not None,
-            slack=max_pending if fill == "recompute" else 0,
-        )
-        earlier = start.prompt[:, :-1]
-        if earlier.shape[1] == 0:
-            return state
+    def _earlier(self, prepared: Prepared, start: Start, fill: str) -> Sequence[Memory]:
+        """What all but the last token of a prompt leave behind, by the masked executor; nothing where there are none.
+
+        Each runs as deep as the policy says, or all the way if what is skipped would be recomputed anyway.
+        """
+        ids, decoder = start.prompt[:, :-1], prepared.decoder
+        if ids.shape[1] == 0:
+            return ()
         valid = None if start.valid is None else start.valid[:, :-1]
-        x = decoder.embedding(earlier, valid)
-        leaving = model.leaving() if fill != "recompute" else None
-        if leaving is None:
+        x, leaving = decoder.embedding(ids, valid), self.model.leaving()
+        if leaving is None or fill == "recompute":
             output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
         else:
-            real = torch.ones_like(earlier) if valid is None else valid.long()
-            output, _ = run_leaving(decoder.stack, x, leaving, real.cumsum(1) - 1, valid=valid, state=DecodeState())
+            steps = (torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1
+            output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
         assert output.memories is not None
-        rows = torch.arange(len(earlier), device=x.device).repeat_interleave(rows_each)
-        state.load([layer.past.keep(rows) for layer in output.memories], earlier.shape[1])
+        return [layer.past for layer in output.memories]
+
+    def _state(
+        self, prepared: Prepared, start: Start, rows_each: int, earlier: Sequence[Memory], slack: int
+    ) -> DecoderState:
+        num_rows, length = start.prompt.shape
+        state = DecoderState(
+            prepared.blocks,
+            next(prepared.decoder.stack.parameters()).new_empty(num_rows * rows_each, 1, self.model.config.width),
+            source=start.source,
+            rows_each=rows_each,
+            padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
+            keeps_states=self.model.policy is not None,
+            slack=slack,
+        )
+        if earlier:
+            rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)
+            state.load([past.keep(rows) for past in earlier], length - 1)
         return state
 
-
-def _filling(state: DecoderState, policy: Policy | None, fill: str, max_pending: int) -> Fill:
-    if policy is None:
-        return NoFill(state)
-    return Recompute(state, max_pending) if fill == "recompute" else FILLS[fill](state)
-
-
-def _given(ids: Tensor | None) -> Tensor:
-    if ids is None:
-        raise InputError("input_ids is missing; this model cannot run without it")
-    return ids
+    def _filling(self, state: DecoderState, fill: str, max_pending: int) -> Fill:
+        if self.model.policy is None:
+            return NoFill(state)
+        return Recompute(state, max_pending) if fill == "recompute" else FILLS[fill](state)

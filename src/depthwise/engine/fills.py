@@ -170,6 +170,8 @@ class Recompute(Fill):
 FILLS: dict[str, type[Fill]] = {"eager": CopyEager, "deferred": CopyDeferred, "recompute": Recompute}
 
 
-def check_fill(name: str) -> None:
+def check_fill(name: str, max_pending: int) -> None:
     if name not in FILLS:
         raise InputError(f'there is no fill "{name}"; use one of {", ".join(FILLS)}')
+    if max_pending < 1:
+        raise InputError(f"max_pending is {max_pending}; leave at least 1 column behind, or use no policy")

@@ -15,9 +15,9 @@ Map = Callable[[Tensor], Tensor]
 class Packer:
     """Makes maps for about ``num_rows`` vectors at a time.
 
-    A CPU spends the time of a step on carrying float32 weights to its arithmetic. oneDNN carries them fastest in an
-    order of its own, and a single vector is multiplied fastest by a transposed matrix; both are copies. Elsewhere, and
-    in other precisions, weights stay as they are.
+    A CPU spends the time of a step on carrying float32 weights to its arithmetic. For several vectors oneDNN does so
+    fastest from an order of its own; for a single one, matrices are read fastest whose rows are long, which transposing
+    gives to maps that widen. Both are copies. Elsewhere, and in other precisions, weights stay as they are.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -29,7 +29,8 @@ class Packer:
 
     def weights(self, weight: Float[Tensor, "_o _i"], bias: Float[Tensor, "_o"] | None) -> Map:
         """One map from its weights."""
-        if not _can_pack(weight):
+        outputs, inputs = weight.shape
+        if not _can_pack(weight) or (self.num_rows == 1 and outputs < inputs):
             return lambda x: F.linear(x, weight, bias)
         if self.num_rows == 1:
             return _transposed(weight, bias)

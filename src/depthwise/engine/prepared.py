@@ -39,10 +39,9 @@ class Prepared:
             self._heads[id(head)] = self._ready(head)
         return self._heads[id(head)]
 
-    def is_current(self, model: Model, num_rows: int) -> bool:
-        """Whether this would be made the same way now."""
-        same_rows = (num_rows == 1) == (self._pack.num_rows == 1)
-        return model is self.model and same_rows and _versions(model) == self._weights
+    def is_current(self, num_rows: int) -> bool:
+        """Whether weights are as they were, and packed for so many rows."""
+        return (num_rows == 1) == (self._pack.num_rows == 1) and _versions(self.model) == self._weights
 
     def _ready(self, head: nn.Module) -> Map:
         if not isinstance(head, LanguageHead):

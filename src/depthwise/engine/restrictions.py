@@ -28,6 +28,7 @@ class Restrictions:
         """Scores, changed in place, after ``made`` tokens; ``of_prompt`` says which prompt each row belongs to."""
         options, num_made = self.options, made.shape[1]
         ids = self.ids(made, of_prompt) if self._looks_back else made
+        of_ends = scores[:, self.ends]
         if options.no_repeat_ngram_size:
             block_repeats(scores, ids, options.no_repeat_ngram_size)
         if num_made < self.num_least and len(self.ends):
@@ -37,7 +38,9 @@ class Restrictions:
         for process in options.logits_processor:
             scores = process(ids, scores)
         if self.limits is not None:
-            self._end_at_limit(scores, num_made, of_prompt)
+            must_end = (self.limits[of_prompt] <= num_made + 1).unsqueeze(1)
+            scores = scores.masked_fill(must_end, -torch.inf)
+            scores[:, self.ends] = torch.where(must_end, of_ends, scores[:, self.ends])
         for process in self.sampling:
             scores = process(ids, scores)
         return scores
@@ -55,12 +58,6 @@ class Restrictions:
     def ids(self, made: Int[Tensor, "R M"], of_prompt: Int[Tensor, "R"]) -> Int[Tensor, "R L"]:
         """All tokens of each row, the prompt first."""
         return torch.cat([self.prompt.index_select(0, of_prompt), made], dim=1)
-
-    def _end_at_limit(self, scores: Tensor, num_made: int, of_prompt: Tensor) -> None:
-        assert self.limits is not None
-        kept = scores[:, self.ends]
-        scores.masked_fill_((self.limits[of_prompt] <= num_made + 1).unsqueeze(1), -torch.inf)
-        scores[:, self.ends] = kept
 
 
 def block_repeats(scores: Float[Tensor, "R V"], ids: Int[Tensor, "R L"], size: int) -> None:

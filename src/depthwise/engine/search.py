@@ -41,14 +41,13 @@ def search_one(
     for step in range(num_steps):
         made = stepper.step(fed)
         scores = made.logits.float()
-        normalizer = scores.logsumexp(-1)
-        before = scores.clone() if restrict.is_needed(step) else scores
+        by_model = scores.log_softmax(-1)
         if restrict.is_needed(step):
             scores = restrict(scores, tokens[of_row, :step], of_row)
         fed = scores.argmax(-1) if draws is None else draws.choose(scores, numbers)
         depths[numbers, step], num_made = made.depths, step + 1
         tokens[of_row, step] = fed
-        log_probs[of_row, step] = before.gather(1, fed.unsqueeze(1)).squeeze(1) - normalizer
+        log_probs[of_row, step] = by_model.gather(1, fed.unsqueeze(1)).squeeze(1)
         if not options.ends:
             continue
         ended = torch.isin(fed, restrict.ends).cpu().numpy()

@@ -90,6 +90,16 @@ class SearchOptions:
             return ()
         return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id)
 
+    def first_tokens(self, num_rows: int, device: torch.device) -> Int[Tensor, "B 1"]:
+        """The tokens that targets begin from."""
+        start = self.decoder_start_token_id
+        if start is None:
+            raise InputError("decoder_start_token_id is missing; say which token targets begin from")
+        starts = [start] * num_rows if isinstance(start, int) else list(start)
+        if len(starts) != num_rows:
+            raise InputError(f"there are {len(starts)} start tokens for {num_rows} sources; give one for each")
+        return torch.tensor(starts, device=device).unsqueeze(1)
+
     def num_steps(self, prompt_length: int) -> int:
         """How many tokens are made at most."""
         if self.max_new_tokens is not None:

@@ -9,11 +9,11 @@ FIRST_STEPS = 64
 
 
 class StepEmbedding:
-    """What ``Embedding`` gives in inference. Vectors of positions are made once, for twice as many whenever needed."""
+    """What ``Embedding`` gives in inference. Vectors of positions are kept, and made for twice as many when needed."""
 
     def __init__(self, embedding: Embedding, max_steps: int | None) -> None:
         self.embedding, self.max_steps = embedding, max_steps
-        self._positions: Float[Tensor, "L _e"] | None = None
+        self._positions = self._of_steps(FIRST_STEPS)
 
     def __call__(
         self, ids: Int[Tensor, "B"], step: int, padding: Int[Tensor, "B"] | None = None
@@ -22,7 +22,9 @@ class StepEmbedding:
         embedding = self.embedding
         x = embedding.scale * embedding.tokens(ids.unsqueeze(1))
         if embedding.positions is not None:
-            known = self._known(step + 1, x)
+            if step >= len(self._positions):
+                self._positions = self._of_steps(2 * step)
+            known = self._positions.to(x.dtype)
             x = x + (known[step] if padding is None else known[step - padding].unsqueeze(1))
         if embedding.token_types is not None:
             x = x + embedding.token_types.weight[0]
@@ -30,11 +32,11 @@ class StepEmbedding:
             x = embedding.norm(x)
         return x if embedding.projection is None else embedding.projection(x)
 
-    def _known(self, num_steps: int, like: Tensor) -> Float[Tensor, "L _e"]:
-        if self._positions is None or len(self._positions) < num_steps:
-            count = max(2 * num_steps, FIRST_STEPS)
-            count = count if self.max_steps is None else min(count, self.max_steps)
-            steps = torch.arange(count, device=like.device) + self.embedding.offset
-            assert self.embedding.positions is not None
-            self._positions = self.embedding.positions(steps.unsqueeze(0)).squeeze(0).to(like.dtype)
-        return self._positions
+    def _of_steps(self, count: int) -> Float[Tensor, "L _e"]:
+        """The vectors of so many positions, or of as many as there are."""
+        count = count if self.max_steps is None else min(count, self.max_steps)
+        device = next(self.embedding.parameters()).device
+        if self.embedding.positions is None:
+            return torch.empty(0, 0, device=device)
+        steps = torch.arange(count, device=device) + self.embedding.offset
+        return self.embedding.positions(steps.unsqueeze(0)).squeeze(0)

@@ -72,7 +72,7 @@ class _WithColumns(StepMixer[Columns]):
     """Mixers that remember a vector of every column."""
 
     width: int
-    mixer: Mixer
+    mixer: Any
 
     def memory(self, like: Tensor, num_rows: int, slack: int) -> Columns:
         return Columns(like, num_rows, self.width, None if self.reach is None else self.reach + slack)
@@ -120,28 +120,26 @@ class AttentionStep(_WithColumns):
         project = mixer.projections
         self.mixer, self.reach = mixer, mixer.reach
         self.num_heads, self.width = project.num_heads, 2 * project.query.out_features
-        self.query, self.keys_values, self.out = (
-            pack(project.query),
-            pack(project.key, project.value),
-            pack(project.out),
-        )
+        self.all_three, self.out = pack(project.query, project.key, project.value), pack(project.out)
 
     def written(self, entered: Tensor) -> Tensor:
-        return self.keys_values(entered)
+        project = self.mixer.projections
+        return torch.cat([project.key(entered), project.value(entered)], dim=-1)
 
     def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
         return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
 
     def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
-        memory.put(column, self.keys_values(entered), rows.selection)
+        queries, written = self.all_three(entered).split([self.width // 2, self.width], dim=-1)
+        memory.put(column, written, rows.selection)
         start = self.seen_from(column)
-        seen, queries = memory.between(start, column + 1), self.query(entered)
+        seen = memory.between(start, column + 1)
         spreads = not rows.are_all and len(rows) >= SPREAD_FROM * rows.num_all
         if spreads:
             queries = queries.new_zeros(rows.num_all, 1, queries.shape[-1]).index_copy_(0, rows.index, queries)
         elif not rows.are_all:
             seen, padding = seen.index_select(0, rows.index), None if padding is None else rows.of(padding)
-        mask = None if padding is None else self.is_real(seen, padding, start)
+        mask = None if padding is None else mask_of(self.is_real(seen, padding, start), seen.dtype)
         mixed = attend_columns(queries, seen, self.num_heads, mask)
         return self.out(mixed.index_select(0, rows.index) if spreads else mixed)
 
@@ -292,13 +290,18 @@ def attend_columns(
     queries: Float[Tensor, "B P D"],
     columns: Float[Tensor, "B L C"],
     num_heads: int,
-    valid: Bool[Tensor, "B L"] | None,
+    mask: Float[Tensor, "B 1 1 L"] | None,
 ) -> Float[Tensor, "B P D"]:
-    """Attention of every query over all columns of its row that are no padding."""
+    """Attention of every query over all columns of its row, but for those with a mask of -inf."""
     keys, values = keys_values(columns, num_heads)
     split = queries.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-    mask = None if valid is None else valid[:, None, None, :]
     return F.scaled_dot_product_attention(split, keys, values, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def mask_of(valid: Bool[Tensor, "B L"], dtype: torch.dtype) -> Float[Tensor, "B 1 1 L"]:
+    """What is added to scores of columns: 0, or -inf for padding."""
+    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill_(~valid, -torch.inf)
+    return mask[:, None, None, :]
 
 
 def _load_inputs(memory: Columns, past: Memory, end: int) -> None:
