@@ -120,20 +120,19 @@ class AttentionStep(_WithColumns):
         project = mixer.projections
         self.mixer, self.reach = mixer, mixer.reach
         self.num_heads, self.width = project.num_heads, 2 * project.query.out_features
-        self.all_three, self.out = pack(project.query, project.key, project.value), pack(project.out)
+        self.query, self.out = pack(project.query), pack(project.out)
+        self.keys_values = pack(project.key, project.value)
 
     def written(self, entered: Tensor) -> Tensor:
-        project = self.mixer.projections
-        return torch.cat([project.key(entered), project.value(entered)], dim=-1)
+        return self.keys_values(entered)
 
     def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
         return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
 
     def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
-        queries, written = self.all_three(entered).split([self.width // 2, self.width], dim=-1)
-        memory.put(column, written, rows.selection)
+        memory.put(column, self.written(entered), rows.selection)
         start = self.seen_from(column)
-        seen = memory.between(start, column + 1)
+        seen, queries = memory.between(start, column + 1), self.query(entered)
         spreads = not rows.are_all and len(rows) >= SPREAD_FROM * rows.num_all
         if spreads:
             queries = queries.new_zeros(rows.num_all, 1, queries.shape[-1]).index_copy_(0, rows.index, queries)
