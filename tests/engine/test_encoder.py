@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from depthwise.config import parse_policy
 from depthwise.depth import Plan, Policy, build_policy
 from depthwise.engine import CompactEncoder, Engine
-from depthwise.errors import InputError
 from depthwise.models.executing import current_executor, executed_by
 from depthwise.models.masked import run_masked
 
@@ -154,8 +153,3 @@ def test_another_executor_is_used_within_and_not_after(build: Model, draw_batch:
     with executed_by(executor):
         model(**draw_batch("token_classification")).loss.backward()
     assert executor.token_layers == 0
-
-
-def test_a_model_without_an_encoder(build: Model) -> None:
-    with pytest.raises(InputError, match="with an encoder"):
-        Engine(build("causal_lm"))
