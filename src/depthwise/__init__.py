@@ -25,6 +25,7 @@ _WHERE = {
     "DepthwiseForTokenClassification": "depthwise.models.token_classification",
     "DepthwiseModel": "depthwise.models.backbone",
     "DepthwiseOutput": "depthwise.models.outputs",
+    "Engine": "depthwise.engine.engine",
     "Plan": "depthwise.depth.plan",
     "generated_depths": "depthwise.models.generation",
     "greedy_decode": "depthwise.models.greedy",

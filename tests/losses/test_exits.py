@@ -427,6 +427,16 @@ def test_float16_does_not_lose_small_gradients() -> None:
     assert_same([gradient.double() for gradient in gradients(found, states, heads)], exact, rtol=0.05, atol=0.01)
 
 
+def test_float16_does_not_round_sums_before_they_are_divided() -> None:
+    """The gradients of three chunks add up to more than float16 can hold; their mean over tokens is small."""
+    states = (torch.full((1, 3000, 2), 60.0, dtype=torch.float16, requires_grad=True),)
+    head, labels = torch.nn.Linear(2, 2, bias=False).half(), torch.zeros(1, 3000, dtype=torch.long)
+    torch.nn.init.zeros_(head.weight)
+    exit_cross_entropy(states, [head], labels, [1.0], tokens_at_once=1000).loss.backward()
+    expected = torch.tensor([[-30.0, -30.0], [30.0, 30.0]], dtype=torch.float16)
+    torch.testing.assert_close(head.weight.grad, expected, rtol=1e-3, atol=0.0)
+
+
 def test_without_labels_it_is_zero() -> None:
     states, heads = some_states(), some_heads(tied=True)
     for how in ({"weights": [1.0] * 3}, {"chosen": CHOSEN}):
@@ -604,12 +614,13 @@ def test_a_cuda_graph_repeats_it(mixes: bool, targets: ExitTargets, statistics: 
     with torch.cuda.stream(stream):
         for _ in range(2):
             run(places)
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         found, found_gradients = run(places)
     others = {name: place.flip(-1) if place.dim() else place + 5 for name, place in places.items()}
-    expected, expected_gradients = run(others)
+    with torch.cuda.stream(stream):  # where the head's gradients were first computed
+        expected, expected_gradients = run(others)
+    torch.cuda.current_stream().wait_stream(stream)
     for name, place in places.items():
         place.copy_(others[name])
     graph.replay()

@@ -95,6 +95,18 @@ def test_a_new_model(config_of: Config, mixer: str) -> None:
     assert_initialized(DepthwiseForSeq2SeqLM(config_of("seq2seq", mixer, width=64, vocab_size=200)))
 
 
+def test_published_models_start_as_the_reference_does() -> None:
+    """Xavier everywhere but in the feed-forward maps of its Transformer, which start as torch's own."""
+    for name, bounds in (("transformer", (512**-0.5, 1024**-0.5)), ("dynamicconv", (math.sqrt(6 / 1536),) * 2)):
+        config = DepthwiseConfig.from_preset(f"iwslt-{name}", vocab_size=50, source_vocab_size=50)
+        model: Any = DepthwiseForSeq2SeqLM(config)
+        block = model.model.decoder.stack.layers[0]
+        for linear, bound in zip((block.feed_forward.hidden, block.feed_forward.out), bounds, strict=True):
+            _assert_spread(linear.weight.detach(), bound / math.sqrt(3), bound)
+        bound = math.sqrt(6 / 1024)
+        _assert_spread(block.cross.projections.out.weight.detach(), bound / math.sqrt(3), bound)
+
+
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_new_models_of_other_shapes(config_of: Config, build: Model, variant: dict[str, Any]) -> None:
     assert_initialized(type(build(**variant))(config_of(**variant)))

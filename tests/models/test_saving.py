@@ -197,6 +197,7 @@ def test_the_configuration_is_written_in_full(build: Model, saved: Any) -> None:
         **{"positions": "sinusoidal", "max_positions": 1024, "dropout": 0.0, "attention_dropout": 0.0},
         **{"activation_dropout": 0.0, "input_dropout": 0.0, "shared_layers": None, "norm_epsilon": 1e-05},
         "out_gain": None,
+        "ffn_init": "xavier",
     }
     assert written["encoder"] == written["decoder"] == expected
     for option in ("vocab_size", "width", "tied_embeddings", "scale_embedding", "position_offset", "pooling"):

@@ -1,11 +1,8 @@
 """Recorded passes: the padding that makes them possible, and that they give what plain ones do."""
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,6 +15,7 @@ from depthwise.training.run import train
 from depthwise.training.stream import BatchStream, EpochRows
 
 from .conftest import recipe_of
+from .recording import Recorder
 
 
 def still(options: dict[str, Any]) -> dict[str, Any]:
@@ -55,25 +53,15 @@ def test_padding_changes_no_loss(translation: dict[str, Any], tmp_path: Path) ->
     torch.testing.assert_close(ours.totals["nll"], theirs.totals["nll"])
 
 
-class Graph:
-    """Stands for a CUDA graph: what is recorded takes effect only when it is repeated, with what its places hold."""
-
-    def __init__(self, work: Callable[[], graphs.Losses]) -> None:
-        self.replay = work
-
-
 class Square:
     """A pass over two parameters, the second of which some batches leave out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.params = [torch.nn.Parameter(torch.tensor(value)) for value in (2.0, 5.0)]
-        self.num_runs, self.num_recorded, self.uses_both = 0, 0, False
-        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-        for name in ("Stream", "current_stream"):
-            monkeypatch.setattr(torch.cuda, name, MagicMock())
-        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        self.num_runs, self.uses_both = 0, False
+        self.recorder = Recorder(monkeypatch)
         self.passes = graphs.RecordedPasses(self.run, self.params)
-        monkeypatch.setattr(self.passes, "_captured", self._captured)
+        self.recorder.serve(self.passes)
 
     def run(self, batch: dict[str, torch.Tensor], num_items: torch.Tensor) -> graphs.Losses:
         self.num_runs += 1
@@ -82,14 +70,6 @@ class Square:
             loss = loss + self.params[1]
         loss.backward()
         return graphs.Losses(loss, {"sum": batch["x"].sum()})
-
-    def _captured(self, work: Callable[[], graphs.Losses]) -> tuple[Graph, graphs.Losses]:
-        assert self.passes._gradients is not None
-        before = [gradient.clone() for gradient in self.passes._gradients]
-        losses = work()
-        torch._foreach_copy_(self.passes._gradients, before)
-        self.num_recorded += 1
-        return Graph(work), losses
 
     def __call__(self, values: list[float], num_items: int = 1) -> torch.Tensor:
         """The gradient after one more pass."""
@@ -109,7 +89,7 @@ def test_the_third_batch_of_a_shape_is_recorded(monkeypatch: pytest.MonkeyPatch)
         found.append(float(square(values, num_items)))
         square.update()
     assert found == [1, 2, 4, 4, 2.5, 2]
-    assert square.num_recorded == 1
+    assert square.recorder.num_recorded == 1
 
 
 def test_gradients_keep_their_place_and_add_up_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,13 +98,13 @@ def test_gradients_keep_their_place_and_add_up_within_an_update(monkeypatch: pyt
     assert float(square([2.0])) == 3
     assert float(square([4.0])) == 7
     assert float(square([8.0])) == 15  # the third that adds: recorded and repeated, once
-    assert square.num_recorded == 1
+    assert square.recorder.num_recorded == 1
     square.update()
     assert square([8.0]) is place
     assert float(square([16.0])) == 24
     square.update()
     assert float(square([32.0])) == 32  # the third that begins an update
-    assert square.num_recorded == 2
+    assert square.recorder.num_recorded == 2
     assert float(square([64.0])) == 96
     assert square([1.0]) is place
     square.update()

@@ -170,6 +170,7 @@ def test_what_the_machine_lacks_is_said_before_any_work(classification: dict[str
     for training, message in [
         ({"device": "cuda"}, "there is no GPU here"),
         ({"precision": "fp16"}, "fp16 needs a GPU"),
+        ({"precision": "bf16", "graphs": True, "half_states": True}, "half_states needs a GPU"),
     ]:
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")

@@ -21,6 +21,7 @@ KERNEL_NORMALIZATIONS = (
     "abs_l2",
 )
 NORMS = ("pre", "post", "none")
+FFN_INITS = ("xavier", "torch")
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "tanh")
 """``gelu_new`` is the approximation of ``gelu`` by a hyperbolic tangent, under the name that checkpoints give it."""
 POSITIONS = ("sinusoidal", "learned", "none")
@@ -72,6 +73,9 @@ class StackConfig:
     out_gain: float | None = None
     """Xavier gain of the last linear map of every branch in a new model; none means 0.25 where ``norm`` is ``post``
     and else 1. Post-norm stacks learn sooner, and at rates that would ruin them otherwise, if branches start small."""
+    ffn_init: str = "xavier"
+    """How the feed-forward branch of a new model starts: ``xavier`` (the last map times the gain above) or ``torch``,
+    within 1/sqrt(inputs), as in Transformers of fairseq since 2019."""
     norm_epsilon: float = 1e-5
     """What every norm of this side adds to the variance, those of its embedding and its head too."""
     activation: str = "relu"

@@ -151,6 +151,8 @@ class TrainingConfig:
     graphs: bool = False
     """Let a GPU repeat what it was told once for every shape of batch (CUDA graphs); lengths are padded to multiples of
     4 for that. On a CPU only the padding remains."""
+    half_states: bool = False
+    """Run recorded passes in half precision throughout, on copies of the float32 weights, instead of by autocast."""
     shard: bool = False
     """Split weights, gradients and optimiser over the GPUs of torchrun's processes (FSDP); else each has all (DDP)."""
     log_every: int = 100

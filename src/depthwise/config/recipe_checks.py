@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from depthwise.config.parsing import shown
-from depthwise.config.recipe import TASKS
+from depthwise.config.recipe import TASKS, TrainingConfig
 from depthwise.errors import Problem
 
 GENERATING = ("translation", "multilingual_translation", "summarization")
@@ -52,6 +52,15 @@ def without_effect(recipe: Any) -> Iterator[Problem]:
         default = next(field.default for field in fields(options) if field.name == option)
         if getattr(options, option) != default:
             yield Problem(name, f"has no effect on {recipe.task}, only on {', '.join(tasks)}; leave it out")
+
+
+def half_states_problems(training: TrainingConfig) -> Iterator[Problem]:
+    """What passes in half precision need beside them."""
+    if training.half_states and not training.graphs:
+        yield Problem("training.half_states", "needs recorded passes; set training.graphs=true, or leave it out")
+    if training.half_states and training.precision not in ("bf16", "fp16"):
+        message = f"needs to know its precision, and {training.precision} is none; set training.precision=bf16 or fp16"
+        yield Problem("training.half_states", message)
 
 
 def language_pairs(value: tuple[str, ...]) -> str | None:

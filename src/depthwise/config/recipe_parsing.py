@@ -44,7 +44,7 @@ from depthwise.config.recipe import (
     TokenizerConfig,
     TrainingConfig,
 )
-from depthwise.config.recipe_checks import language_pairs, sides_of, without_effect
+from depthwise.config.recipe_checks import half_states_problems, language_pairs, sides_of, without_effect
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
@@ -120,6 +120,7 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
             yield from _endless(recipe)
         if training.select == "best" and isinstance(data, DataConfig) and data.valid is None and data.train:
             yield Problem("training.select", "best needs data.valid to choose by; give it, or choose last")
+        yield from half_states_problems(training)
         for name in ("optimizer", "schedule"):
             if isinstance(given := getattr(training, name), Mapping) and "kind" not in given:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")

@@ -1,6 +1,8 @@
 """Scaled dot-product attention over a memory, unlimited or within a window."""
 
 from contextlib import AbstractContextManager
+from functools import reduce
+from operator import and_
 
 import torch
 from torch.nn import functional as F
@@ -35,12 +37,12 @@ def attend(
     steps = torch.arange(length, device=keys.device)
     readers = steps[length - num_queries :].unsqueeze(0) if positions is None else positions
     distance = readers.unsqueeze(-1) - steps
-    seen = (distance >= 0) if causal else torch.ones_like(distance, dtype=torch.bool)
+    limits = [distance >= 0] if causal else []
     if window is not None:
-        seen = seen & (distance < window if causal else distance.abs() <= (window - 1) // 2)
+        limits.append(distance < window if causal else distance.abs() <= (window - 1) // 2)
     if valid is not None:
-        seen = seen & valid.unsqueeze(1)
-    seen = seen | (distance == 0)
+        limits.append(valid.unsqueeze(1))
+    seen = reduce(and_, limits) | (distance == 0)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen.unsqueeze(1), dropout_p=dropout)
 
 

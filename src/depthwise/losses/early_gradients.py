@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from depthwise.kernels.weights import at_least_float32
 from depthwise.shapes import Float, Tensor
 
 
@@ -35,7 +34,9 @@ class EarlyGradients:
         }
         self._of_states = {index: torch.empty_like(state) for index, state in self._states.items()}
         self._of_params = {
-            param: torch.zeros_like(at_least_float32(param)) for own in self._params.values() for param in own
+            param: torch.zeros_like(param, dtype=torch.promote_types(param.dtype, torch.float32))
+            for own in self._params.values()
+            for param in own
         }
         self._mantissa = torch.frexp(count).mantissa
         self._scale = self._mantissa / count
@@ -73,17 +74,23 @@ class EarlyGradients:
         inputs = [*self._states.values(), *self._of_params]
         if not inputs:
             return loss
-        of_params = [gradient.to(param.dtype) for param, gradient in self._of_params.items()]
-        attached: Tensor = _Attach.apply(loss, self._scale, *self._of_states.values(), *of_params, *inputs)
+        gradients = [*self._of_states.values(), *self._of_params.values()]
+        attached: Tensor = _Attach.apply(loss, self._scale, *gradients, *inputs)
         return attached
 
 
 class _Attach(torch.autograd.Function):
-    """loss, scale, gradients, inputs → loss, whose gradient in each input is scale·gradient."""
+    """loss, scale, gradients, inputs → loss, whose gradient in each input is scale·gradient, as precise as the input.
+
+    Gradients of half-precision parameters are sums in float32 and scaled before they are rounded: larger than what
+    comes of them, they might be too large for float16.
+    """
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, scale: Tensor, *rest: Tensor) -> Tensor:
-        ctx.save_for_backward(scale, *rest[: len(rest) // 2])
+        num = len(rest) // 2
+        ctx.save_for_backward(scale, *rest[:num])
+        ctx.dtypes = [wanted.dtype for wanted in rest[num:]]
         return loss.clone()
 
     @staticmethod
@@ -91,4 +98,5 @@ class _Attach(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         scale, *gradients = ctx.saved_tensors
         scale = scale * outer
-        return (None, None, *(None for _ in gradients), *(gradient * scale for gradient in gradients))
+        scaled = [(gradient * scale).to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)]
+        return (None, None, *(None for _ in gradients), *scaled)

@@ -4,6 +4,7 @@ from depthwise.memory.averages import AverageMemory
 from depthwise.memory.base import Memory
 from depthwise.memory.inputs import InputMemory
 from depthwise.memory.keys_values import KeyValueMemory
+from depthwise.memory.places import Places
 from depthwise.memory.state import DecodeState, LayerMemory
 
-__all__ = ["AverageMemory", "DecodeState", "InputMemory", "KeyValueMemory", "LayerMemory", "Memory"]
+__all__ = ["AverageMemory", "DecodeState", "InputMemory", "KeyValueMemory", "LayerMemory", "Memory", "Places"]

@@ -7,7 +7,7 @@ from depthwise.mixers.build import build_mixer
 from depthwise.mixers.cnn import CNN
 from depthwise.mixers.dynamicconv import DynamicConv, KernelPredictor
 from depthwise.mixers.lightconv import LightConv
-from depthwise.mixers.linear import ScaledLinear
+from depthwise.mixers.linear import ScaledLinear, torch_gain
 
 __all__ = [
     "CNN",
@@ -20,4 +20,5 @@ __all__ = [
     "ScaledLinear",
     "SelfAttention",
     "build_mixer",
+    "torch_gain",
 ]

@@ -3,8 +3,9 @@
 from torch import nn
 
 from depthwise.kernels.attention import attend, attend_source
-from depthwise.memory import KeyValueMemory
+from depthwise.memory import KeyValueMemory, Places
 from depthwise.mixers.base import Mixer
+from depthwise.mixers.joint import Joint
 from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -12,8 +13,11 @@ IN_GAIN = 0.5**0.5
 """Queries, keys and values start as one (3D, D) matrix would."""
 
 
-class _Projections(nn.Module):
+class Projections(nn.Module):
     """Query, key, value and output projections, each with bias."""
+
+    joint: Joint | None = None
+    """Queries, keys and values as one map, where their weights lie side by side for a while."""
 
     def __init__(self, width: int, num_heads: int, out_gain: float) -> None:
         super().__init__()
@@ -30,7 +34,8 @@ class _Projections(nn.Module):
         return self.out(x.transpose(1, 2).flatten(2))
 
     def keys_values(self, x: Tensor, valid: Tensor | None) -> KeyValueMemory:
-        return KeyValueMemory(self.split(self.key(x)), self.split(self.value(x)), valid)
+        keys, values = (self.key(x), self.value(x)) if self.joint is None else self.joint.last(2)(x)
+        return KeyValueMemory(self.split(keys), self.split(values), valid)
 
 
 class SelfAttention(Mixer):
@@ -53,7 +58,7 @@ class SelfAttention(Mixer):
         super().__init__()
         self.causal, self.window, self.dropout = causal, window, dropout
         self.reach = None if window is None else window - 1
-        self.projections = _Projections(width, num_heads, out_gain)
+        self.projections = Projections(width, num_heads, out_gain)
 
     def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> KeyValueMemory:
         return self.projections.keys_values(x, valid)
@@ -61,8 +66,24 @@ class SelfAttention(Mixer):
     def read(
         self, x: Float[Tensor, "B P D"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None = None
     ) -> Float[Tensor, "B P D"]:
+        return self._mixed(self.projections.query(x), memory, positions)
+
+    def write_and_read(
+        self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None, past: KeyValueMemory | None = None
+    ) -> tuple[Float[Tensor, "B T D"], KeyValueMemory]:
+        if self.projections.joint is None:
+            return super().write_and_read(x, valid, past)
+        queries, keys, values = self.projections.joint(x)
+        memory = KeyValueMemory(self.projections.split(keys), self.projections.split(values), valid)
+        if past is not None:
+            memory = past.append(memory)
+        return self._mixed(queries, memory, None), memory
+
+    def _mixed(
+        self, queries: Float[Tensor, "B P D"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None
+    ) -> Float[Tensor, "B P D"]:
         mixed = attend(
-            self.projections.split(self.projections.query(x)),
+            self.projections.split(queries),
             memory.keys,
             memory.values,
             causal=self.causal,
@@ -73,6 +94,25 @@ class SelfAttention(Mixer):
         )
         return self.projections.merge(mixed)
 
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        """Every token is projected once; sequences are padded for the product of queries and keys alone."""
+        project = self.projections
+        queries = project.split(places.reader_grid(project.query(places.taken(x))))
+        keys, values = (project.split(places.grid(map_(x))) for map_ in (project.key, project.value))
+        if self.causal or self.window is not None:
+            mixed = attend(
+                queries,
+                keys,
+                values,
+                causal=self.causal,
+                window=self.window,
+                valid=places.valid,
+                positions=places.positions,
+            )
+        else:
+            mixed = attend_source(queries, keys, values, valid=places.valid)
+        return project.out(places.from_reader_grid(mixed.transpose(1, 2).flatten(2)))
+
 
 class CrossAttention(nn.Module):
     """Attention over another sequence: ``write`` the source once, ``read`` it at every step."""
@@ -80,7 +120,7 @@ class CrossAttention(nn.Module):
     def __init__(self, width: int, num_heads: int, *, dropout: float = 0.0, out_gain: float = 1.0) -> None:
         super().__init__()
         self.dropout = dropout
-        self.projections = _Projections(width, num_heads, out_gain)
+        self.projections = Projections(width, num_heads, out_gain)
 
     def write(self, x: Float[Tensor, "B S D"], valid: Bool[Tensor, "B S"] | None = None) -> KeyValueMemory:
         return self.projections.keys_values(x, valid)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from depthwise.kernels import running_mean
-from depthwise.memory import AverageMemory
+from depthwise.memory import AverageMemory, Places
 from depthwise.mixers.base import Mixer
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -39,6 +39,14 @@ class AverageAttention(Mixer):
             num_last=x.shape[1],
             before=memory.before,
         )
+        return self._gated(x, mean)
+
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        grid, readers = places.grid(x), places.positions
+        mean = running_mean(grid, causal=self.causal, valid=places.valid, positions=readers)
+        return self._gated(places.taken(x), places.from_reader_grid(mean))
+
+    def _gated(self, x: Float[Tensor, "B P D"], mean: Float[Tensor, "B P D"]) -> Float[Tensor, "B P D"]:
         context = self.out(F.relu(self.hidden(mean)))
         keep, take = self.gates(torch.cat([x, context], dim=-1)).sigmoid().chunk(2, dim=-1)
         return keep * x + take * context

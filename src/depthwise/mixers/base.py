@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from depthwise.memory import Memory
+from depthwise.memory import Places
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -33,14 +33,28 @@ class Mixer(nn.Module, ABC):
         Without ``positions`` they are the last P of the memory.
         """
 
+    @abstractmethod
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        """What readers take, where the tokens of several sequences lie in one long row and there is no padding.
+
+        The same numbers as by ``read`` and ``write``; whatever a token does by itself is done for readers alone.
+        """
+
+    def write_and_read(
+        self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None, past: Any = None
+    ) -> tuple[Float[Tensor, "B T D"], Any]:
+        """Both for the same positions: what they take of ``past`` followed by what they write, and that memory."""
+        written = self.write(x, valid)
+        memory = written if past is None else past.append(written)
+        return self.read(x, memory), memory
+
     def forget(self, memory: Any) -> Any:
         """The part of a memory that steps after it can still need."""
         return memory if self.reach is None else memory.recent(self.reach)
 
     def forward(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
         """Every position writes and reads."""
-        memory: Memory = self.write(x, valid)
-        return self.read(x, memory)
+        return self.write_and_read(x, valid)[0]
 
 
 def taps_before(kernel_size: int, causal: bool) -> int:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from depthwise.kernels import full_conv
-from depthwise.memory import InputMemory
+from depthwise.memory import InputMemory, Places
 from depthwise.mixers.base import Mixer, taps_before
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -37,3 +37,8 @@ class CNN(Mixer):
             positions=positions,
             num_last=x.shape[1],
         )
+
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        room = self.weight.shape[-1] - 1
+        positions = places.spaced_readers(room)
+        return full_conv(places.spaced(x, room), self.weight, self.bias, left=self.left, positions=positions)

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn import functional as F
 
-from depthwise.memory import InputMemory
+from depthwise.memory import InputMemory, Places
 from depthwise.mixers.base import Mixer, taps_before
 from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
+
+FEW = 7
+"""How many times as long a row must be as there are readers for a convolution to go from reader to reader: on a CPU
+these take about so many times as long as neighbours do together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,20 @@ class ProjectedConv(Mixer):
         self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None = None
     ) -> Float[Tensor, "B P D"]:
         mixed = self.convolve(x, memory, positions)
+        if self.conv_bias is not None:
+            mixed = mixed + self.conv_bias
+        return self.out_projection(mixed)
+
+    def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
+        """The row is convolved with room between sequences: everywhere, unless very few read."""
+        inputs, room = self.write(x).inputs, self.options.kernel_size - 1
+        valid = places.spaced_valid(room) if self.options.renormalize_padding else None
+        memory, positions = InputMemory(places.spaced(inputs, room), valid), places.spaced_readers(room)
+        if positions.shape[1] * FEW < memory.length:
+            mixed = self.convolve(places.taken(x), memory, positions)
+        else:
+            mixed = self.convolve(places.spaced(x, room), memory, None)
+            mixed = mixed if places.num_readers == memory.length else mixed.index_select(1, positions[0])
         if self.conv_bias is not None:
             mixed = mixed + self.conv_bias
         return self.out_projection(mixed)

@@ -12,8 +12,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.errors import ConfigError, Problem
-from depthwise.memory import KeyValueMemory, Memory
-from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer
+from depthwise.memory import KeyValueMemory, Memory, Places
+from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer, torch_gain
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,8 +39,11 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, config: StackConfig) -> None:
         super().__init__()
         self.activation, self.dropout = ACTIVATIONS[config.activation], config.activation_dropout
-        self.hidden = nn.Linear(width, config.ffn_width)
-        self.out = ScaledLinear(config.ffn_width, width, config.gain_of_branches)
+        sizes = (width, config.ffn_width), (config.ffn_width, width)
+        gains = 1.0, config.gain_of_branches
+        if config.ffn_init == "torch":
+            gains = torch_gain(*sizes[0]), torch_gain(*sizes[1])
+        self.hidden, self.out = (ScaledLinear(*size, gain) for size, gain in zip(sizes, gains, strict=True))
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         return self.out(F.dropout(self.activation(self.hidden(x)), self.dropout, self.training))
@@ -130,11 +133,17 @@ class Block(GradientCheckpointingLayer):
 
         A source that was not written yet (``write_source``) is written here, within what is sharded and checkpointed.
         """
-        entered = self.mixer_residual.enter(x)
-        written = self.mixer.write(entered, valid)
-        memory: Memory = written if past is None else past.append(written)
-        x = self.mixer_residual.leave(x, self.mixer.read(entered, memory), gate)
+        mixed, memory = self.mixer.write_and_read(self.mixer_residual.enter(x), valid, past)
+        x = self.mixer_residual.leave(x, mixed, gate)
         return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
+
+    def run_packed(
+        self, x: Float[Tensor, "1 N D"], places: Places, weight: Float[Tensor, "1 A"] | None = None
+    ) -> Float[Tensor, "1 A D"]:
+        """The states of those who read after this block of an encoder, of tokens in one long row (see ``Places``)."""
+        gate = None if weight is None else Gate(weight=weight)
+        mixed = self.mixer.mix_packed(self.mixer_residual.enter(x), places)
+        return self._upper(self.mixer_residual.leave(places.taken(x), mixed, gate), None, gate)
 
     def write_source(self, source: Source) -> KeyValueMemory | None:
         """Keys and values of encoder states; none where the block does not attend to any."""

@@ -10,6 +10,7 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
+from depthwise.models.executing import current_executor
 from depthwise.models.inputs import check_ids, check_token_types, valid_tokens
 from depthwise.models.masked import Leaving, run_leaving, run_masked
 from depthwise.models.outputs import DepthwiseOutput
@@ -56,9 +57,12 @@ class Encoder(nn.Module):
         check_token_types(token_type_ids, input_ids, self.num_token_types)
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid, type_ids=token_type_ids)
-        keep = bool(output_hidden_states)
+        keep, executor = bool(output_hidden_states), current_executor()
         depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
-        if plan is not None:
+        if executor is not None and not (keep or self.training):
+            steps = _steps(input_ids, valid, None)
+            output, depths = executor(self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
+        elif plan is not None:
             output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
         elif leaving is not None:
             steps = _steps(input_ids, valid, None)

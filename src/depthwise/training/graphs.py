@@ -6,6 +6,7 @@ batch to batch is copied to where the graph looks for it, and gradients always l
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from depthwise.shapes import Tensor
 from depthwise.tasks import Losses
+from depthwise.training.half_states import HalfStates, add_in_float32
 
 NUM_PLAIN = 2
 """How often a shape is run kernel by kernel before it gets a graph: those that hardly ever come need none."""
@@ -44,11 +46,13 @@ class RecordedPasses:
     What it returns is overwritten by the next batch of that shape. The pass must not wait for the GPU, and its work
     must follow from the shape of the batch alone. All graphs share one pool of memory, since only one runs at a time.
     Gradients of an update's first batch are copied to their place all at once; those of later ones are added there.
+    With ``half`` states a pass runs on the twins of the parameters, which have the gradients until they are copied.
     """
 
-    def __init__(self, run: Pass, params: Sequence[nn.Parameter]) -> None:
-        self._run = run
+    def __init__(self, run: Pass, params: Sequence[nn.Parameter], half: HalfStates | None = None) -> None:
+        self._run, self._half = run, half
         self._params, self._without = list(params), list[nn.Parameter]()
+        self._learners = self._params if half is None else half.twins(params)
         self._gradients: list[Tensor] | None = None
         self._num_seen: dict[object, int] = {}
         self._recorded: dict[object, _Recorded] = {}
@@ -74,15 +78,24 @@ class RecordedPasses:
         here = torch.cuda.current_stream()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
-            losses = self._run(batch, num_items)
-            self._keep_gradients()
+            if self._half is not None and self._gradients is not None:
+                losses = self._pass(batch, num_items, adds=self._params[0].grad is not None)
+                self._check_learners()
+            else:
+                losses = self._ran(batch, num_items)
+                self._keep_gradients()
         here.wait_stream(self._stream)
         return losses
+
+    def _ran(self, batch: dict[str, Tensor], num_items: Tensor) -> Losses:
+        """The pass by itself: gradients are added to those of the parameters, or of their twins."""
+        with nullcontext() if self._half is None else self._half.worn():
+            return self._run(batch, num_items)
 
     def _record(self, batch: dict[str, Tensor], num_items: Tensor, *, adds: bool) -> _Recorded:
         places, count = {name: value.clone() for name, value in batch.items()}, num_items.clone()
         graph, losses = self._captured(lambda: self._pass(places, count, adds=adds))
-        assert all(param.grad is None for param in self._without), "the same parameters take part in all batches"
+        self._check_learners()
         return _Recorded(graph, places, count, losses)
 
     def _captured(self, work: Callable[[], Losses]) -> tuple[torch.cuda.CUDAGraph, Losses]:
@@ -95,26 +108,47 @@ class RecordedPasses:
 
     def _pass(self, batch: dict[str, Tensor], num_items: Tensor, *, adds: bool) -> Losses:
         """What is recorded: a pass whose gradients then go to their place."""
-        assert self._gradients is not None
-        for param in self._params:
+        for param in self._learners:
             param.grad = None
-        found = self._run(batch, num_items)
-        (torch._foreach_add_ if adds else torch._foreach_copy_)(self._gradients, self._new_gradients())
-        self._place_gradients()
+        found = self._ran(batch, num_items)
+        self._collect_gradients(adds=adds)
         return Losses(found.loss.detach(), {name: value.detach() for name, value in found.totals.items()})
+
+    def _check_learners(self) -> None:
+        """Gradients of others would be lost."""
+        assert all(learner.grad is None for learner in self._without), "the same parameters take part in all batches"
 
     def _keep_gradients(self) -> None:
         """From the first pass on gradients have their place: those that it gave, of the parameters that have any."""
         if self._gradients is None:
-            self._without = [param for param in self._params if param.grad is None]
-            self._params = [param for param in self._params if param.grad is not None]
-            self._gradients = [param.grad for param in self._params if param.grad is not None]
+            given = [learner.grad is not None for learner in self._learners]
+            self._without = [learner for learner, has in zip(self._learners, given, strict=True) if not has]
+            self._params, self._learners = (
+                [param for param, has in zip(params, given, strict=True) if has]
+                for params in (self._params, self._learners)
+            )
+            if self._half is None:
+                self._gradients = [param.grad for param in self._params if param.grad is not None]
+            else:
+                self._gradients = [torch.empty_like(param) for param in self._params]
+                self._collect_gradients(adds=False)
         elif self._params[0].grad is not self._gradients[0]:
-            torch._foreach_copy_(self._gradients, self._new_gradients())
-            self._place_gradients()
+            self._collect_gradients(adds=False)
 
-    def _new_gradients(self) -> list[Tensor]:
-        return [torch.zeros_like(param) if param.grad is None else param.grad for param in self._params]
+    def _collect_gradients(self, *, adds: bool) -> None:
+        """New gradients are copied to their place or added there; twins, which have a place in no graph, lose them."""
+        assert self._gradients is not None
+        new = [torch.zeros_like(learner) if learner.grad is None else learner.grad for learner in self._learners]
+        if not adds:
+            torch._foreach_copy_(self._gradients, new)
+        elif self._half is None:
+            torch._foreach_add_(self._gradients, new)
+        else:
+            add_in_float32(self._gradients, new)
+        if self._half is not None:
+            for learner in self._learners:
+                learner.grad = None
+        self._place_gradients()
 
     def _place_gradients(self) -> None:
         assert self._gradients is not None

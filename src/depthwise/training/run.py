@@ -74,6 +74,8 @@ def check_machine(recipe: Recipe) -> None:
         raise BackendUnavailable("there is no GPU here that torch can use; set training.device=cpu, or leave it out")
     if training.precision == "fp16" and not uses_gpu(recipe):
         raise BackendUnavailable("fp16 needs a GPU; set training.precision=fp32 or bf16")
+    if training.half_states and not uses_gpu(recipe):
+        raise BackendUnavailable("training.half_states needs a GPU, where passes are recorded; leave it out")
     if training.shard and not uses_gpu(recipe):
         raise BackendUnavailable(
             "sharded training needs GPUs; leave training.shard out, or start it where there are some"

@@ -38,6 +38,7 @@ from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.graphs import RecordedPasses
+from depthwise.training.half_states import PRECISIONS, HalfStates
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
@@ -166,7 +167,9 @@ class DepthwiseTrainer(Trainer):
             return loss
         assert isinstance(num_items_in_batch, Tensor)
         if self._passes is None:
-            self._passes = RecordedPasses(lambda *batch: self._pass(model, *batch), list(model.parameters()))
+            training = self.task.recipe.training
+            half = HalfStates(model, PRECISIONS[training.precision]) if training.half_states else None
+            self._passes = RecordedPasses(lambda *batch: self._pass(model, *batch), list(model.parameters()), half)
         if not model.training:
             model.train()
         losses = self._passes(self._prepare_inputs(inputs), num_items_in_batch)

@@ -1,0 +1,146 @@
+"""Tokens per second of fast decoding beside Transformers' generate, with random models of IWSLT size.
+
+    python benchmarks/engine_decoding.py
+    python benchmarks/engine_decoding.py --presets iwslt-dynamicconv --batches 1 32 --beams 1 4 --lengths mixed
+
+Both run the whole stack in the same precision on the same sources, in turns. With lengths ``fixed`` every row makes
+the same number of tokens, so that nothing is gained by rows that end; with ``mixed`` each ends at a length of its own,
+as translations of a test set in file order do. Encoding the source is part of the time, and is the same for both.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from timing import interleaved_seconds
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from depthwise.config import as_dict
+from depthwise.config.presets import PRESETS
+from depthwise.engine.decoding import Decoding
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.tasks.search import EndAtLimit
+
+MEAN_LENGTH, SPREAD = 24, 0.6
+"""Sources of IWSLT's test set have about so many pieces; lengths are drawn from a log-normal of this spread."""
+
+
+@dataclass(frozen=True)
+class Case:
+    preset: str
+    batch: int
+    beams: int
+    lengths: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    case: Case
+    num_tokens: int
+    generate_seconds: float
+    engine_seconds: float
+    same_tokens: bool
+
+    @property
+    def speedup(self) -> float:
+        return self.generate_seconds / self.engine_seconds
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--presets", nargs="+", default=["iwslt-transformer", "iwslt-dynamicconv"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32, 128])
+    parser.add_argument("--beams", nargs="+", type=int, default=[1])
+    parser.add_argument("--lengths", nargs="+", choices=["fixed", "mixed"], default=["fixed", "mixed"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def build(preset: str, device: torch.device) -> DepthwiseForSeq2SeqLM:
+    torch.manual_seed(0)
+    return DepthwiseForSeq2SeqLM(DepthwiseConfig(**as_dict(PRESETS[preset]))).to(device).eval()
+
+
+def sources(model: DepthwiseForSeq2SeqLM, lengths: Tensor) -> Tensor:
+    """Random ids, each row as long as it has to be and padded on the right."""
+    vocabulary, padding = model.config.source_vocab_size or model.config.vocab_size, model.config.pad_token_id
+    ids = torch.randint(4, vocabulary, (len(lengths), int(lengths.max())))
+    return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths.unsqueeze(1), padding)
+
+
+def drawn_lengths(case: Case) -> Tensor:
+    if case.lengths == "fixed":
+        return torch.full((case.batch,), MEAN_LENGTH)
+    torch.manual_seed(1)
+    return (torch.randn(case.batch).mul(SPREAD).exp() * MEAN_LENGTH).round().long().clamp(3, 4 * MEAN_LENGTH)
+
+
+def measure(case: Case, device: torch.device, repeats: int) -> Measurement:
+    """Ends of sequences come at the limits and nowhere else."""
+    model, limits = build(case.preset, device), drawn_lengths(case)
+    ids, most, end = sources(model, limits).to(device), int(limits.max()), model.config.eos_token_id
+    assert isinstance(end, int)
+    decoding, penalty = Decoding(model), {"length_penalty": 0.0} if case.beams > 1 else {}
+
+    def by_generate() -> Tensor:
+        bounds = LogitsProcessorList([NoEnd(end), EndAtLimit(limits.to(device), end)])
+        options = {"num_beams": case.beams, "max_length": most + 1, **penalty}
+        with torch.no_grad():
+            tokens: Tensor = model.generate(ids, do_sample=False, logits_processor=bounds, **options)  # type: ignore[operator]
+        return tokens
+
+    def by_engine() -> Tensor:
+        options = {"num_beams": case.beams, "limits": limits.tolist(), **penalty}
+        return decoding.generate(ids, min_new_tokens=most, **options).sequences
+
+    same = torch.equal(by_generate(), by_engine())
+    seconds = interleaved_seconds({"generate": by_generate, "engine": by_engine}, device=device, repeats=repeats)
+    return Measurement(case, int(limits.sum()), seconds["generate"], seconds["engine"], same)
+
+
+class NoEnd:
+    """Forbids the end of a sequence, until its limit."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores[:, self.end] = torch.finfo(scores.dtype).min
+        return scores
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    for chosen in product(options.presets, options.batches, options.beams, options.lengths):
+        yield Case(*chosen)
+
+
+def main(arguments: list[str]) -> None:
+    options = parse_options(arguments)
+    table = Table(
+        "preset", "batch", "beams", "lengths", "generate tokens/s", "engine tokens/s", "speed-up", "same tokens"
+    )
+    measured = []
+    for case in cases(options):
+        found = measure(case, torch.device(options.device), options.repeats)
+        rates = [f"{found.num_tokens / seconds:,.0f}" for seconds in (found.generate_seconds, found.engine_seconds)]
+        same = "yes" if found.same_tokens else "no"
+        table.add_row(case.preset, str(case.batch), str(case.beams), case.lengths, *rates, f"{found.speedup:.2f}", same)
+        measured.append({**asdict(found), "speedup": found.speedup})
+    Console().print(table)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"threads": torch.get_num_threads(), "measured": measured}, indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,86 @@
+"""What a decoder writes for every column (step) of every row, in place."""
+
+import torch
+
+from depthwise.shapes import Float, Int, Tensor
+
+FIRST_CAPACITY = 64
+
+
+class Columns:
+    """One vector for each row and column, in a table (rows, capacity, width) that grows by doubling.
+
+    Where nobody looks back further than ``reach`` columns, older ones make room for new ones instead. Columns are
+    counted from the beginning of the decoding, whatever the table still holds.
+    """
+
+    def __init__(self, like: Tensor, num_rows: int, width: int, reach: int | None = None) -> None:
+        self.num_rows, self.width, self.reach = num_rows, width, reach
+        self._table = like.new_empty(num_rows, FIRST_CAPACITY, width)
+        self._first = self._end = 0
+
+    def make_room(self, end: int) -> None:
+        """Room for all columns before ``end``."""
+        if end - self._first > self._table.shape[1]:
+            oldest = self._oldest
+            capacity = max(2 * (end - oldest), FIRST_CAPACITY)
+            table = self._table.new_empty(self.num_rows, capacity, self.width)
+            table[:, : self._end - oldest] = self.between(oldest, self._end)
+            self._table, self._first = table, oldest
+        self._end = max(self._end, end)
+
+    def between(self, start: int, end: int) -> Float[Tensor, "B L C"]:
+        """These columns of all rows, as they lie in the table."""
+        return self._table[: self.num_rows, start - self._first : end - self._first]
+
+    def put(self, column: int, values: Float[Tensor, "R 1 C"], rows: Int[Tensor, "R"] | None = None) -> None:
+        """Write one column, of all rows or of some."""
+        target = self._table[: self.num_rows, column - self._first]
+        if rows is None:
+            target.copy_(values.squeeze(1))
+        else:
+            target.index_copy_(0, rows, values.squeeze(1).to(target.dtype))
+
+    def put_at(self, rows: Int[Tensor, "..."], columns: Int[Tensor, "..."], values: Float[Tensor, "... C"]) -> None:
+        """Write single places."""
+        self._table[rows, columns - self._first] = values.to(self._table.dtype)
+
+    def at(self, rows: Int[Tensor, "..."], columns: Int[Tensor, "..."]) -> Float[Tensor, "... C"]:
+        """What stands in single places."""
+        return self._table[rows, columns - self._first]
+
+    def move(self, sources: Int[Tensor, "M"], targets: Int[Tensor, "M"]) -> None:
+        """Rows ``targets`` become what rows ``sources`` are."""
+        kept = self._table[:, self._oldest - self._first : self._end - self._first]
+        kept.index_copy_(0, targets, kept.index_select(0, sources))
+
+    @property
+    def _oldest(self) -> int:
+        """The first column that may still be read."""
+        return self._first if self.reach is None else max(self._first, self._end - self.reach)
+
+
+class RunningSum:
+    """The sum of what all columns of a row wrote, in float32 at least."""
+
+    def __init__(self, like: Tensor, num_rows: int, width: int) -> None:
+        self.num_rows = num_rows
+        precision = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self._total = like.new_zeros(num_rows, width, dtype=precision)
+
+    @property
+    def total(self) -> Float[Tensor, "B C"]:
+        return self._total[: self.num_rows]
+
+    def add(self, rows: Int[Tensor, "M"] | None, values: Float[Tensor, "M C"]) -> None:
+        """Add to these rows, which may be named more than once; none stands for each of them."""
+        if rows is None:
+            self.total.add_(values)
+        else:
+            self._total.index_add_(0, rows, values.to(self._total.dtype))
+
+    def make_room(self, end: int) -> None:
+        """A sum has room for all."""
+
+    def move(self, sources: Int[Tensor, "M"], targets: Int[Tensor, "M"]) -> None:
+        self._total.index_copy_(0, targets, self._total.index_select(0, sources))

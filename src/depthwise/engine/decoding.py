@@ -1,0 +1,188 @@
+"""Generating text fast: the tokens of Transformers' ``generate``, from a memory that is written in place.
+
+decoding = Decoding(model)
+decoding.generate(input_ids, max_new_tokens=50, num_beams=4).sequences
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from depthwise.engine.beam import search_beam
+from depthwise.engine.decoder_state import DecoderState
+from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
+from depthwise.engine.prepared import Model, Prepared
+from depthwise.engine.restrictions import Restrictions
+from depthwise.engine.search import search_one
+from depthwise.engine.search_options import SearchOptions
+from depthwise.engine.stepping import Stepper
+from depthwise.errors import InputError
+from depthwise.memory import DecodeState, Memory
+from depthwise.models.generation import left_padded
+from depthwise.models.inputs import check_ids, valid_tokens
+from depthwise.models.masked import run_leaving
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.models.stack import Source
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was generated.
+
+    ``tokens`` are the new ones, padding behind their end; ``depths`` says how many blocks ran for each (0 for padding).
+    ``scores`` are the log-probabilities that the model gives these tokens or, from a beam, the scores of sequences.
+    ``num_token_layers`` counts the blocks that ran for single tokens while these were made, the prompt aside, and
+    ``num_filled`` what was done apart from that for tokens that had left (see ``fills``). ``seconds`` is all the time
+    that it took, of which ``encoder_seconds`` went to the source or the prompt.
+    """
+
+    tokens: Int[Tensor, "B M"]
+    scores: Float[Tensor, "..."]
+    depths: Int[Tensor, "B M"]
+    num_token_layers: int
+    num_filled: int
+    seconds: float
+    encoder_seconds: float
+    prompt: Int[Tensor, "_b _t"] = field(repr=False)
+
+    @property
+    def sequences(self) -> Int[Tensor, "B L"]:
+        """Prompt and new tokens, as ``generate`` returns them."""
+        prompt = self.prompt.repeat_interleave(len(self.tokens) // len(self.prompt), dim=0)
+        return torch.cat([prompt, self.tokens], dim=1)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where decoding begins: a source with the tokens that targets begin from, or prompts, padded left."""
+
+    prompt: Int[Tensor, "B T"]
+    valid: Bool[Tensor, "B T"] | None = None
+    source: Source | None = None
+
+
+def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Generated:
+    """``Decoding.generate`` for once; a ``Decoding`` that is kept need not pack the weights again."""
+    return Decoding(model).generate(input_ids, attention_mask, **options)
+
+
+class Decoding:
+    """Generates with one model. What is made ready of its weights is kept until they change."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._prepared: Prepared | None = None
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        encoder_outputs: Any = None,
+        fill: str = "deferred",
+        max_pending: int = MAX_PENDING,
+        **options: Any,
+    ) -> Generated:
+        """Translate sources, or continue prompts (padded on either side), by the model's policy.
+
+        ``options`` are those of ``SearchOptions``. Without a mask, tokens with the padding id are padding. ``fill``
+        says how tokens that left early are remembered by the blocks they skipped: one of ``FILLS``. ``recompute``
+        leaves at most ``max_pending`` of them behind, and runs prompts to the end of the stack.
+        """
+        check_fill(fill, max_pending)
+        if self.model.training:
+            raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
+        begin, search = time.perf_counter(), SearchOptions.of(self.model.generation_config, options)
+        start = self._start(input_ids, attention_mask, encoder_outputs, search)
+        prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
+        earlier = self._earlier(prepared, start, fill)
+        encoded = time.perf_counter()
+        with torch.inference_mode():
+            state = self._state(prepared, start, beams, earlier, max_pending if fill == "recompute" else 0)
+            filling = self._filling(state, fill, max_pending)
+            found = (search_one if beams == 1 else search_beam)(
+                Stepper(prepared, state, filling, self.model.policy),
+                start.prompt[:, -1].repeat_interleave(beams),
+                Restrictions(search, start.prompt),
+                search,
+                search.num_steps(start.prompt.shape[1]),
+            )
+        return Generated(
+            tokens=found.tokens.clone(),  # outside of inference mode, so that they serve in training too
+            scores=found.scores.clone(),
+            depths=found.depths.clone(),
+            num_token_layers=filling.num_run,
+            num_filled=filling.num_filled,
+            seconds=time.perf_counter() - begin,
+            encoder_seconds=encoded - begin,
+            prompt=start.prompt,
+        )
+
+    def _ready(self, num_rows: int) -> Prepared:
+        if self._prepared is None or not self._prepared.is_current(num_rows):
+            self._prepared = Prepared(self.model, num_rows)
+        return self._prepared
+
+    def _start(self, ids: Tensor | None, mask: Tensor | None, encoder_outputs: Any, search: SearchOptions) -> Start:
+        model, padding = self.model, self.model.config.pad_token_id
+        if ids is None and encoder_outputs is None:
+            raise InputError("input_ids is missing; there is nothing to begin from")
+        if isinstance(model, DepthwiseForSeq2SeqLM):
+            assert model.model.encoder is not None
+            states = (model.model.encoder(ids, mask) if encoder_outputs is None else encoder_outputs)[0]
+            mask = ids != padding if mask is None and ids is not None else mask
+            valid = valid_tokens(mask, states[..., 0], "attention_mask")
+            valid = None if valid is None or bool(valid.all()) else valid
+            return Start(search.first_tokens(len(states), states.device), source=Source(states, valid))
+        assert ids is not None
+        decoder = model.model.decoder
+        assert decoder is not None
+        check_ids(ids, "input_ids", decoder.embedding.num_types, decoder.max_positions)
+        prompt, valid = left_padded(ids, ids != padding if mask is None else mask)
+        return Start(prompt, None if valid is None or bool(valid.all()) else valid)
+
+    def _earlier(self, prepared: Prepared, start: Start, fill: str) -> Sequence[Memory]:
+        """What all but the last token of a prompt leave behind, by the masked executor; nothing where there are none.
+
+        Each runs as deep as the policy says, or all the way if what is skipped would be recomputed anyway.
+        """
+        ids, decoder = start.prompt[:, :-1], prepared.decoder
+        if ids.shape[1] == 0:
+            return ()
+        valid = None if start.valid is None else start.valid[:, :-1]
+        x, leaving = decoder.embedding(ids, valid), self.model.leaving()
+        if leaving is None or fill == "recompute":
+            output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
+        else:
+            steps = (torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1
+            output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
+        assert output.memories is not None
+        return [layer.past for layer in output.memories]
+
+    def _state(
+        self, prepared: Prepared, start: Start, rows_each: int, earlier: Sequence[Memory], slack: int
+    ) -> DecoderState:
+        num_rows, length = start.prompt.shape
+        state = DecoderState(
+            prepared.blocks,
+            next(prepared.decoder.stack.parameters()).new_empty(num_rows * rows_each, 1, self.model.config.width),
+            source=start.source,
+            rows_each=rows_each,
+            padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
+            keeps_states=self.model.policy is not None,
+            slack=slack,
+        )
+        if earlier:
+            rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)
+            state.load([past.keep(rows) for past in earlier], length - 1)
+        return state
+
+    def _filling(self, state: DecoderState, fill: str, max_pending: int) -> Fill:
+        if self.model.policy is None:
+            return NoFill(state)
+        return Recompute(state, max_pending) if fill == "recompute" else FILLS[fill](state)

@@ -1,0 +1,309 @@
+"""Mixers of a decoder, one step at a time: each keeps what its layer remembers and reads it for the newest column.
+
+The arithmetic is that of ``mixers``, on exactly the columns that are seen. What the rest of a layer needs is the same
+for all: ``write`` for columns that were left out, ``step`` for the newest one, ``chunk`` for several at once.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.nn import functional as F
+
+from depthwise.engine.columns import Columns, RunningSum
+from depthwise.engine.linear_maps import Packer
+from depthwise.engine.rows import Rows
+from depthwise.kernels import normalize
+from depthwise.kernels.weights import at_least_float32
+from depthwise.memory import AverageMemory, InputMemory, KeyValueMemory, Memory
+from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv, Mixer, SelfAttention
+from depthwise.mixers.projected import ProjectedConv
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+M = TypeVar("M", Columns, RunningSum)
+
+SPREAD_FROM = 0.4
+"""Share of rows from which on attention reads the memories of all of them: copying those of some takes longer."""
+
+
+class StepMixer(ABC, Generic[M]):
+    """The mixer of one layer with weights ready for steps. It holds no state: ``memory`` makes that of a decoding."""
+
+    reach: int | None
+    """How many earlier columns are seen; none for all."""
+    folds = False
+    """Whether columns are folded into one as they come, so that none may be left out for being old."""
+
+    @abstractmethod
+    def memory(self, like: Tensor, num_rows: int, slack: int) -> M:
+        """An empty memory. ``slack`` is how far behind the newest column a reader may stand."""
+
+    @abstractmethod
+    def write(self, memory: M, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
+        """Write single places (M of them) from the states (M, 1, D) that enter the mixer there."""
+
+    @abstractmethod
+    def step(
+        self, memory: M, entered: Tensor, rows: Rows, column: int, padding: Tensor | None
+    ) -> Float[Tensor, "R 1 D"]:
+        """Write the newest column of some rows and read for it. ``padding`` counts the columns before each row."""
+
+    @abstractmethod
+    def chunk(
+        self,
+        memory: M,
+        entered: Tensor,
+        rows: Rows,
+        columns: Tensor,
+        span: tuple[int, int],
+        padding: Tensor | None,
+    ) -> Float[Tensor, "R P D"]:
+        """The same for several columns (R, P) of each row within ``span``, rising.
+
+        Rows with fewer than others have their last column several times.
+        """
+
+    @abstractmethod
+    def load(self, memory: M, past: Memory, end: int) -> None:
+        """Take over what the masked executor remembers of the columns before ``end``."""
+
+
+class _WithColumns(StepMixer[Columns]):
+    """Mixers that remember a vector of every column."""
+
+    width: int
+    mixer: Any
+
+    def memory(self, like: Tensor, num_rows: int, slack: int) -> Columns:
+        return Columns(like, num_rows, self.width, None if self.reach is None else self.reach + slack)
+
+    @abstractmethod
+    def written(self, entered: Float[Tensor, "R P D"]) -> Float[Tensor, "R P C"]:
+        """What columns leave behind."""
+
+    @abstractmethod
+    def as_memory(self, columns: Float[Tensor, "R L C"], valid: Bool[Tensor, "R L"] | None) -> Memory:
+        """Columns in the form that mixers know."""
+
+    def write(self, memory: Columns, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
+        memory.put_at(rows, columns, self.written(entered).squeeze(1))
+
+    def chunk(
+        self,
+        memory: Columns,
+        entered: Tensor,
+        rows: Rows,
+        columns: Tensor,
+        span: tuple[int, int],
+        padding: Tensor | None,
+    ) -> Tensor:
+        memory.put_at(rows.index.unsqueeze(1), columns, self.written(entered))
+        start = self.seen_from(span[0])
+        seen = rows.of(memory.between(start, span[1]))
+        valid = None if padding is None else self.is_real(seen, rows.of(padding), start)
+        mixed: Tensor = self.mixer.read(entered, self.as_memory(seen, valid), columns - start)
+        return mixed
+
+    def is_real(self, seen: Tensor, padding: Int[Tensor, "R"], start: int) -> Bool[Tensor, "R L"]:
+        """Which of the columns from ``start`` on are no padding."""
+        return torch.arange(start, start + seen.shape[1], device=seen.device) >= padding.unsqueeze(1)
+
+    def seen_from(self, column: int) -> int:
+        """The first column that is seen from this one."""
+        return 0 if self.reach is None else max(0, column - self.reach)
+
+
+class AttentionStep(_WithColumns):
+    """Self-attention. A column is its key and its value."""
+
+    def __init__(self, mixer: SelfAttention, pack: Packer) -> None:
+        project = mixer.projections
+        self.mixer, self.reach = mixer, mixer.reach
+        self.num_heads, self.width = project.num_heads, 2 * project.query.out_features
+        self.query, self.out = pack(project.query), pack(project.out)
+        self.keys_values = pack(project.key, project.value)
+
+    def written(self, entered: Tensor) -> Tensor:
+        return self.keys_values(entered)
+
+    def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
+        return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
+
+    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
+        memory.put(column, self.written(entered), rows.selection)
+        start = self.seen_from(column)
+        seen, queries = memory.between(start, column + 1), self.query(entered)
+        spreads = not rows.are_all and len(rows) >= SPREAD_FROM * rows.num_all
+        if spreads:
+            queries = queries.new_zeros(rows.num_all, 1, queries.shape[-1]).index_copy_(0, rows.index, queries)
+        elif not rows.are_all:
+            seen, padding = seen.index_select(0, rows.index), None if padding is None else rows.of(padding)
+        mask = None if padding is None else mask_of(self.is_real(seen, padding, start), seen.dtype)
+        mixed = attend_columns(queries, seen, self.num_heads, mask)
+        return self.out(mixed.index_select(0, rows.index) if spreads else mixed)
+
+    def load(self, memory: Columns, past: Memory, end: int) -> None:
+        assert isinstance(past, KeyValueMemory)
+        joined = torch.cat([past.keys.transpose(1, 2).flatten(2), past.values.transpose(1, 2).flatten(2)], dim=-1)
+        memory.between(end - past.length, end).copy_(joined)
+
+
+class ConvolutionStep(_WithColumns):
+    """Light and dynamic convolution. A column is its projected, gated input; that of padding is 0."""
+
+    def __init__(self, mixer: ProjectedConv, pack: Packer) -> None:
+        assert isinstance(mixer, LightConv | DynamicConv)
+        self.mixer, self.options, self.reach = mixer, mixer.options, mixer.reach
+        self.width = mixer.options.channels
+        self.into, self.out = pack(mixer.in_projection), pack(mixer.out_projection)
+        self.is_dynamic = isinstance(mixer, DynamicConv)
+        if isinstance(mixer, DynamicConv):
+            self.predict = pack(mixer.kernel)
+        else:
+            self.kernel = normalize(mixer.weight.detach(), self.options.normalization).unsqueeze(0)
+
+    def written(self, entered: Tensor) -> Tensor:
+        x = self.into(entered)
+        return F.glu(x) if self.options.glu else x
+
+    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
+        return InputMemory(columns, valid)
+
+    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
+        written = self.written(entered)
+        memory.put(column, written, rows.selection)
+        start = self.seen_from(column)
+        seen = at_least_float32(rows.of(memory.between(start, column + 1)))
+        kernel = self._kernels(entered, written)[..., self.options.kernel_size - seen.shape[1] :].to(seen.dtype)
+        by_head = seen.unflatten(-1, (self.options.num_heads, -1))
+        mixed = (by_head * kernel.transpose(1, 2).unsqueeze(-1)).sum(1).flatten(1)
+        if self.options.renormalize_padding:
+            if padding is not None:
+                kernel = kernel * self.is_real(seen, rows.of(padding), start).unsqueeze(1)
+            mass = kernel.sum(-1)
+            mass = mass.masked_fill(mass == 0, 1).repeat_interleave(self.width // self.options.num_heads, dim=-1)
+            mixed = mixed / mass
+        mixed = mixed.to(entered.dtype).unsqueeze(1)
+        return self.out(mixed if self.mixer.conv_bias is None else mixed + self.mixer.conv_bias)
+
+    def _kernels(self, entered: Tensor, written: Tensor) -> Float[Tensor, "_r H K"]:
+        if not self.is_dynamic:
+            return self.kernel
+        assert isinstance(self.mixer, DynamicConv)
+        logits = self.predict(entered if self.mixer.from_layer_input else written).squeeze(1)
+        return normalize(logits.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
+
+    def load(self, memory: Columns, past: Memory, end: int) -> None:
+        _load_inputs(memory, past, end)
+
+
+class FullConvolutionStep(_WithColumns):
+    """A convolution that is not separable. A column is its input."""
+
+    def __init__(self, mixer: CNN, pack: Packer) -> None:
+        self.mixer, self.reach, self.width = mixer, mixer.reach, mixer.weight.shape[1]
+        self.taps = pack.weights(mixer.weight.detach().transpose(1, 2).flatten(1), mixer.bias)
+
+    def written(self, entered: Tensor) -> Tensor:
+        return entered
+
+    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
+        return InputMemory(columns, valid)
+
+    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
+        memory.put(column, entered, rows.selection)
+        assert self.reach is not None
+        seen = rows.of(memory.between(self.seen_from(column), column + 1))
+        return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1)).unsqueeze(1)
+
+    def load(self, memory: Columns, past: Memory, end: int) -> None:
+        _load_inputs(memory, past, end)
+
+
+class AverageStep(StepMixer[RunningSum]):
+    """Average attention. Columns are folded into their sum."""
+
+    reach = None
+    folds = True
+
+    def __init__(self, mixer: AverageAttention, pack: Packer) -> None:
+        self.mixer = mixer
+        self.hidden, self.out, self.gates = pack(mixer.hidden), pack(mixer.out), pack(mixer.gates)
+
+    def memory(self, like: Tensor, num_rows: int, slack: int) -> RunningSum:
+        return RunningSum(like, num_rows, self.mixer.hidden.in_features)
+
+    def write(self, memory: RunningSum, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
+        memory.add(rows, entered.squeeze(1))
+
+    def step(self, memory: RunningSum, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
+        memory.add(rows.selection, entered.squeeze(1))
+        total = rows.of(memory.total)
+        count: Tensor | int = column + 1 if padding is None else (column + 1 - rows.of(padding)).unsqueeze(1)
+        mean = (total / count).to(entered.dtype).unsqueeze(1)
+        context = self.out(F.relu(self.hidden(mean)))
+        keep, take = self.gates(torch.cat([entered, context], dim=-1)).sigmoid().chunk(2, dim=-1)
+        return keep * entered + take * context
+
+    def chunk(
+        self,
+        memory: RunningSum,
+        entered: Tensor,
+        rows: Rows,
+        columns: Tensor,
+        span: tuple[int, int],
+        padding: Tensor | None,
+    ) -> Tensor:
+        is_new = F.pad(columns[:, 1:] > columns[:, :-1], (1, 0), value=True)
+        before = columns[:, :1] if padding is None else columns[:, :1] - rows.of(padding).unsqueeze(1)
+        total = rows.of(memory.total).clone()
+        mixed: Tensor = self.mixer.read(entered, AverageMemory(entered, is_new, (total, before.to(total.dtype))))
+        memory.add(rows.index, at_least_float32(entered).masked_fill(~is_new.unsqueeze(-1), 0).sum(1))
+        return mixed
+
+    def load(self, memory: RunningSum, past: Memory, end: int) -> None:
+        assert isinstance(past, AverageMemory)
+        assert past.before is not None
+        memory.total.copy_(past.before[0])
+
+
+def step_mixer(mixer: Mixer, pack: Packer) -> StepMixer[Any]:
+    """A mixer, ready for steps."""
+    if isinstance(mixer, SelfAttention):
+        return AttentionStep(mixer, pack)
+    if isinstance(mixer, AverageAttention):
+        return AverageStep(mixer, pack)
+    if isinstance(mixer, CNN):
+        return FullConvolutionStep(mixer, pack)
+    assert isinstance(mixer, ProjectedConv), f"{type(mixer).__name__} has no steps"
+    return ConvolutionStep(mixer, pack)
+
+
+def keys_values(columns: Float[Tensor, "B L C"], num_heads: int) -> tuple[Tensor, Tensor]:
+    """Keys and values (B, H, L, d) as they lie side by side in columns."""
+    keys, values = columns.unflatten(-1, (2, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return keys, values
+
+
+def attend_columns(
+    queries: Float[Tensor, "B P D"],
+    columns: Float[Tensor, "B L C"],
+    num_heads: int,
+    mask: Float[Tensor, "B 1 1 L"] | None,
+) -> Float[Tensor, "B P D"]:
+    """Attention of every query over all columns of its row, but for those with a mask of -inf."""
+    keys, values = keys_values(columns, num_heads)
+    split = queries.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    return F.scaled_dot_product_attention(split, keys, values, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def mask_of(valid: Bool[Tensor, "B L"], dtype: torch.dtype) -> Float[Tensor, "B 1 1 L"]:
+    """What is added to scores of columns: 0, or -inf for padding."""
+    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill_(~valid, -torch.inf)
+    return mask[:, None, None, :]
+
+
+def _load_inputs(memory: Columns, past: Memory, end: int) -> None:
+    assert isinstance(past, InputMemory)
+    inputs = past.inputs if past.valid is None else past.inputs.masked_fill(~past.valid.unsqueeze(-1), 0)
+    memory.between(end - past.length, end).copy_(inputs)

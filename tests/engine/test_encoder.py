@@ -1,0 +1,155 @@
+"""The compact executor of encoders says what the masked one says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from depthwise.config import parse_policy
+from depthwise.depth import Plan, Policy, build_policy
+from depthwise.engine import CompactEncoder, Engine
+from depthwise.models.executing import current_executor, executed_by
+from depthwise.models.masked import run_masked
+
+from ..models.conftest import HEADS, MIXERS, config_for, randomized
+
+PADDING, LAYERS = 1, 4
+DEEP = {"num_layers": LAYERS}
+ENCODERS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
+POLICIES: dict[str, dict[str, Any]] = {
+    "fixed": {"kind": "fixed", "depth": 2},
+    "confidence": {"kind": "confidence", "threshold": 0.45},
+    "saturation": {"kind": "confidence", "measure": "saturation", "threshold": 0.9},
+    "patience": {"kind": "patience", "patience": 1},
+    "token": {"kind": "token"},
+    "poisson": {"kind": "poisson_binomial"},
+    "learned": {"kind": "learned_confidence"},
+}
+Model = Callable[..., Any]
+Batch = Callable[..., dict[str, Tensor]]
+
+
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+def encoder_of(mixer: str, norm: str) -> Any:
+    model = HEADS["token_classification"](config_for("token_classification", mixer, norm, stack=DEEP))
+    return randomized(model).double().eval().model.encoder
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("mixer", MIXERS)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5), left=st.booleans())
+def test_any_plan(mixer: str, norm: str, seed: int, lengths: list[int], left: bool) -> None:
+    """Any token may run any block; padding stands on either side; also weights, where norms allow them."""
+    torch.manual_seed(seed)
+    encoder, longest = encoder_of(mixer, norm), max(lengths)
+    x = torch.randn(len(lengths), longest, 8, dtype=torch.float64)
+    valid = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
+    valid = valid.flip(1) if left else valid
+    run = torch.rand(LAYERS, *x.shape[:2]) < torch.rand(LAYERS, 1, 1)
+    weight = torch.rand(LAYERS, *x.shape[:2], dtype=torch.float64) if norm == "pre" and seed % 2 else None
+    plan, steps = Plan(run, weight), torch.zeros(x.shape[:2], dtype=torch.long)
+    executor = CompactEncoder()
+    with torch.inference_mode():
+        expected = run_masked(encoder.stack, x, plan, valid=valid)
+        found, depths = executor(encoder.stack, x, valid=valid, plan=plan, leaving=None, steps=steps)
+    assert_same(found.last, expected.last)
+    assert_same(found.final, expected.final)
+    assert torch.equal(depths, (run & valid).sum(0))
+    assert executor.token_layers == int((run & valid).sum())
+
+
+@pytest.mark.parametrize("head", ENCODERS)
+def test_the_whole_stack(build: Model, draw_batch: Batch, mixer: str, head: str) -> None:
+    model, batch = build(head, mixer), draw_batch(head)
+    found, expected = Engine(model)(**batch), model(**batch)
+    assert torch.equal(found.depths, expected.depths)
+    assert_same(found.loss, expected.loss)
+    assert_same(*(said(output, batch, ...) for output in (found, expected)))
+
+
+def said(output: Any, batch: dict[str, Tensor], row: Any) -> Tensor:
+    """The logits of a row, or of all, without those of padding."""
+    logits, valid = output.logits[row], batch["attention_mask"].bool()[row]
+    return logits[valid] if output.logits.dim() == 3 else logits
+
+
+def policy_of(model: Any, name: str) -> Policy:
+    options = model.config.options
+    summed = model.classifier.in_features if hasattr(model, "classifier") else options.width
+    torch.manual_seed(4)
+    policy = build_policy(parse_policy(POLICIES[name]), width=summed, exits=options.exit_depths, has_source=False)
+    for parameter in policy.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return policy.double()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    ("head", "norm", "num_labels"),
+    [("token_classification", "pre", 3), ("sequence_classification", "post", 3), ("question_answering", "pre", 2)],
+)
+def test_every_policy(
+    build: Model, draw_batch: Batch, mixer: str, head: str, norm: str, num_labels: int, name: str
+) -> None:
+    """Scores and depths, for a batch and for each of its rows by itself."""
+    model = build(head, mixer, norm, stack=DEEP, exits={"heads": "separate"}, num_labels=num_labels)
+    model.use_policy(policy_of(model, name))
+    batch = {key: value for key, value in draw_batch(head, (6, 3, 5, 1, 4)).items() if key != "labels"}
+    engine, expected = Engine(model), model(**batch)
+    found = engine(**batch)
+    assert torch.equal(found.depths, expected.depths)
+    assert_same(said(found, batch, ...), said(expected, batch, ...))
+    assert engine.token_layers == int(expected.depths.sum())
+    for row in range(5):
+        alone = {key: value[row : row + 1] for key, value in batch.items()}
+        assert_same(said(Engine(model)(**alone), alone, 0), said(expected, batch, row))
+
+
+def test_policies_of_these_tests_decide(build: Model, draw_batch: Batch) -> None:
+    """Otherwise they would test nothing: depths differ within a batch."""
+    for name in sorted(set(POLICIES) - {"fixed"}):
+        torch.manual_seed(2)
+        model = build("token_classification", stack=DEEP, exits={"heads": "separate"}, num_labels=3)
+        model.use_policy(policy_of(model, name))
+        depths = torch.cat([model(**draw_batch("token_classification")).depths.flatten() for _ in range(8)])
+        assert len(depths[depths > 0].unique()) > 1, name
+
+
+def test_the_encoder_of_a_translator(build: Model, draw_batch: Batch, mixer: str) -> None:
+    model, batch = build("seq2seq", mixer), draw_batch("seq2seq")
+    assert_same(Engine(model)(**batch).logits, model(**batch).logits)
+
+
+def test_what_left_is_not_computed(build: Model) -> None:
+    """Feed-forward networks see those who run, and nothing is written for sequences that are done."""
+    model = build("token_classification", stack=DEEP)
+    written: list[int] = []
+    fed: list[int] = []
+    for block in model.model.encoder.stack.layers:
+        block.mixer.projections.key.register_forward_pre_hook(lambda _, given: written.append(given[0].shape[1]))
+        block.feed_forward.register_forward_pre_hook(lambda _, given: fed.append(given[0].shape[1]))
+    ids = torch.randint(4, 17, (3, 6))
+    ids[2, 2:] = PADDING
+    depths = torch.tensor([[1, 4, 1, 1, 2, 1], [2, 2, 2, 2, 2, 2], [1, 1, 0, 0, 0, 0]])
+    Engine(model)(ids, plan=Plan.of_depths(depths, LAYERS))
+    assert written == [14, 12, 6, 6]
+    assert fed == [14, 8, 1, 1]
+
+
+def test_another_executor_is_used_within_and_not_after(build: Model, draw_batch: Batch) -> None:
+    executor = CompactEncoder()
+    with executed_by(executor):
+        assert current_executor() is executor
+    assert current_executor() is None
+    model = build("token_classification").train()
+    with executed_by(executor):
+        model(**draw_batch("token_classification")).loss.backward()
+    assert executor.token_layers == 0
