@@ -28,7 +28,6 @@ from depthwise.config.presets import PRESETS
 from depthwise.engine.decoding import Decoding
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
-from depthwise.tasks.search import EndAtLimit
 
 MEAN_LENGTH, SPREAD = 24, 0.6
 """Sources of IWSLT's test set have about so many pieces; lengths are drawn from a log-normal of this spread."""
@@ -94,7 +93,7 @@ def measure(case: Case, device: torch.device, repeats: int) -> Measurement:
     decoding, penalty = Decoding(model), {"length_penalty": 0.0} if case.beams > 1 else {}
 
     def by_generate() -> Tensor:
-        bounds = LogitsProcessorList([NoEnd(end), EndAtLimit(limits.to(device), end)])
+        bounds = LogitsProcessorList([OnlyAtLimit(limits.to(device), end)])
         options = {"num_beams": case.beams, "max_length": most + 1, **penalty}
         with torch.no_grad():
             tokens: Tensor = model.generate(ids, do_sample=False, logits_processor=bounds, **options)  # type: ignore[operator]
@@ -109,14 +108,18 @@ def measure(case: Case, device: torch.device, repeats: int) -> Measurement:
     return Measurement(case, int(limits.sum()), seconds["generate"], seconds["engine"], same)
 
 
-class NoEnd:
-    """Forbids the end of a sequence, until its limit."""
+class OnlyAtLimit:
+    """Lets sequences end at their limits and nowhere else; rows of the same source stand together."""
 
-    def __init__(self, end: int) -> None:
-        self.end = end
+    def __init__(self, limits: Tensor, end: int) -> None:
+        self.limits, self.end = limits, end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        scores[:, self.end] = torch.finfo(scores.dtype).min
+        """``input_ids`` begin with the start token."""
+        must_end = input_ids.shape[1] >= self.limits.repeat_interleave(len(input_ids) // len(self.limits))
+        of_end = scores[:, self.end].clone()
+        scores = scores.masked_fill(must_end.unsqueeze(1), -torch.inf)
+        scores[:, self.end] = of_end.masked_fill(~must_end, -torch.inf)
         return scores
 
 

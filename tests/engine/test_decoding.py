@@ -73,6 +73,19 @@ class LastGoesDeep(Policy):
         return torch.where(context.steps == NEW - 1, LAYERS, LAYERS - 1)
 
 
+class BySource(Policy):
+    """Leaves by the source at all exits; each row has to find its own."""
+
+    def leaving(self, visit: Visit, state: State) -> tuple[Tensor, State]:
+        source = visit.context.source
+        assert source is not None
+        known = state.get("source", source[:, :1, 0])
+        assert torch.equal(known, source[:, :1, 0])
+        if visit.context.source_valid is not None:
+            assert visit.context.source_valid.shape == source.shape[:2]
+        return (known * 100).long() % (LAYERS - visit.index) == 0, {"source": known}
+
+
 POLICIES: dict[str, Callable[[], Policy]] = {"by state": ByState, "by scores": ByScores, "planned": BySteps}
 
 
@@ -129,6 +142,15 @@ def test_under_policies(make: Model, draw_ids: Ids, mixer: str, head: str, polic
         assert eager.num_token_layers == deferred.num_token_layers
         if not search:  # hypotheses of one beam fill for themselves what they had in common
             assert eager.num_filled >= deferred.num_filled
+
+
+def test_policies_that_look_at_the_source(make: Model, draw_ids: Ids) -> None:
+    model, ids = make("seq2seq", stack=DEEP, exits={}), draw_ids(padding=LENGTHS)
+    model.use_policy(BySource())
+    for search in ({}, BEAM):
+        found = ours(model, ids, **search)
+        assert_found(found, theirs(model, ids, **search))
+        assert len(set(found.depths.flatten().tolist())) > 2
 
 
 @pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])

@@ -43,7 +43,8 @@ def search_one(
         scores = made.logits.float()
         by_model = scores.log_softmax(-1)
         if restrict.is_needed(step):
-            scores = restrict(scores, tokens[of_row, :step], of_row)
+            made_so_far = tokens[:, :step] if len(numbers) == num_rows else tokens[of_row, :step]
+            scores = restrict(scores, made_so_far, of_row)
         fed = scores.argmax(-1) if draws is None else draws.choose(scores, numbers)
         depths[numbers, step], num_made = made.depths, step + 1
         tokens[of_row, step] = fed

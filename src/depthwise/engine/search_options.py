@@ -60,8 +60,10 @@ class SearchOptions:
             raise InputError(
                 f"the engine knows no {', '.join(unknown)}; leave it out, or search with the model's own generate"
             )
+        has_default = {option.name for option in fields(cls) if option.default is not None}
         chosen = {name: value for name, value in set_before.items() if name in known}
-        options = cls(**(chosen | given))
+        chosen |= {name: value for name, value in given.items() if value is not None or name not in has_default}
+        options = cls(**chosen)
         options._check()
         return options
 

@@ -1,6 +1,7 @@
 """One step of decoding under a policy: each row runs as deep as it has to, and is scored by the exit where it left."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from depthwise.engine.prepared import Prepared
 from depthwise.engine.rows import Rows, on_device
 from depthwise.errors import InputError
 from depthwise.models.adaptive import precise
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class _Walk:
 
     def follow_policy(self, policy: Policy) -> None:
         """Ask at every exit but the last."""
-        context, remembered, before = self.stepper.context(), State(), None
+        whole, remembered, before = self.stepper.context(), State(), None
+        context = whole
         for depth in self.stepper.exits[:-1]:
             self.run_to(depth)
             hidden = self.stack.normalized(self.x, depth)
@@ -132,7 +134,7 @@ class _Walk:
                 staying = on_device(np.flatnonzero(~left), self.x.device)
                 before = before.index_select(0, staying)
                 remembered = {name: value.index_select(0, staying) for name, value in remembered.items()}
-                context = _some(context, staying)
+                context = _SomeRows(whole, self.rows.index)
         self.run_to(self.stack.num_layers)
 
     def _scores(self, hidden: Float[Tensor, "R 1 D"]) -> Float[Tensor, "R 1 V"]:
@@ -187,9 +189,23 @@ def _on_host(decided: Tensor, num_rows: int) -> np.ndarray:
     return on_host
 
 
-def _some(context: Context, rows: Int[Tensor, "R"]) -> Context:
-    """What is known of these rows."""
-    source = None if context.source is None else context.source.index_select(0, rows)
-    valid = None if context.source_valid is None else context.source_valid.index_select(0, rows)
-    steps = context.steps.index_select(0, rows)
-    return replace(context, shape=(len(rows), 1), steps=steps, source=source, source_valid=valid)
+class _SomeRows(Context):
+    """What is known of some rows. Their part of the source, which is large, is copied when a policy looks at it."""
+
+    def __init__(self, whole: Context, rows: Int[Tensor, "R"]) -> None:
+        super().__init__(shape=(len(rows), 1), exits=whole.exits, steps=whole.steps.index_select(0, rows))
+        self.__dict__.update(_whole=whole, _rows=rows)
+        for waiting in ("source", "source_valid"):
+            del self.__dict__[waiting]
+
+    @cached_property
+    def source(self) -> Float[Tensor, "R S D"] | None:
+        return self._taken("source")
+
+    @cached_property
+    def source_valid(self) -> Bool[Tensor, "R S"] | None:
+        return self._taken("source_valid")
+
+    def _taken(self, name: str) -> Tensor | None:
+        value = getattr(self.__dict__["_whole"], name)
+        return None if value is None else value.index_select(0, self.__dict__["_rows"])
