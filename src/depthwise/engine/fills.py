@@ -30,9 +30,6 @@ class Fill(ABC):
     columns that had left: as many writes, or as many runs of ``recompute``.
     """
 
-    slack = 0
-    """How far behind the newest column a block may have to run."""
-
     def __init__(self, state: DecoderState) -> None:
         self.state = state
         self.num_run = self.num_filled = 0
@@ -70,6 +67,8 @@ class NoFill(Fill):
 
 
 class _CopyFill(Fill):
+    """Fills that write the states in which tokens left."""
+
     def _copy(self, layer: int, rows: Rows, end: int) -> None:
         """Write what is missing before column ``end``, in one product for all of these rows."""
         state = self.state
