@@ -16,6 +16,7 @@ import numpy as np
 
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.step_mixers import Late
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Tensor
 
@@ -29,9 +30,6 @@ class Fill(ABC):
     ``num_run`` counts the tokens that ran a block, summed over blocks; ``num_filled`` counts apart what was done for
     columns that had left: as many writes, or as many runs of ``recompute``.
     """
-
-    slack = 0
-    """How far behind the newest column a block may have to run."""
 
     def __init__(self, state: DecoderState) -> None:
         self.state = state
@@ -48,15 +46,15 @@ class Fill(ABC):
             state.states.put(state.length, x)
         state.length += 1
 
-    def _step(self, layer: int, x: Tensor, rows: Rows) -> Tensor:
-        """A block for the newest column alone."""
+    def _step(self, layer: int, x: Tensor, rows: Rows, late: Late | None = None) -> Tensor:
+        """A block for the newest column alone; what comes late is only written."""
         state, column = self.state, self.state.length
         block, memory = state.blocks[layer], state.memories[layer]
         self.num_run += len(rows)
         state.written[layer, rows.numbers] = column + 1
         return block.run(
             x,
-            lambda entered: block.mixer.step(memory, entered, rows, column, state.padding),
+            lambda entered: block.mixer.step(memory, entered, rows, column, state.padding, late),
             state.source_of(layer),
             rows,
         )
@@ -70,8 +68,10 @@ class NoFill(Fill):
 
 
 class _CopyFill(Fill):
-    def _copy(self, layer: int, rows: Rows, end: int) -> None:
-        """Write what is missing before column ``end``, in one product for all of these rows."""
+    """Fills that write the states in which tokens left."""
+
+    def _missing(self, layer: int, rows: Rows, end: int) -> Late | None:
+        """What has to be written before somebody may read the columns before ``end`` of these rows."""
         state = self.state
         block, begins = state.blocks[layer], state.written[layer, rows.numbers]
         state.written[layer, rows.numbers] = end
@@ -80,14 +80,13 @@ class _CopyFill(Fill):
         counts = end - begins
         total = int(counts.sum())
         if total == 0:
-            return
+            return None
         assert state.states is not None
         ends = counts.cumsum()
         columns = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(begins, counts)
         of_row, of_column = (on_device(places, state.device) for places in (np.repeat(rows.numbers, counts), columns))
-        entered = block.enter(state.states.at(of_row, of_column).unsqueeze(1))
-        block.mixer.write(state.memories[layer], entered, of_row, of_column)
         self.num_filled += total
+        return Late(block.enter(state.states.at(of_row, of_column).unsqueeze(1)), of_row, of_column)
 
 
 class CopyEager(_CopyFill):
@@ -100,16 +99,16 @@ class CopyEager(_CopyFill):
         super().finish(x)
         for layer in range(len(self.state.blocks)):
             behind = self.state.everybody.those(self.state.written[layer] < self.state.length)
-            if len(behind):
-                self._copy(layer, behind, self.state.length)
+            late = self._missing(layer, behind, self.state.length)
+            if late is not None:
+                self.state.blocks[layer].mixer.write(self.state.memories[layer], late)
 
 
 class CopyDeferred(_CopyFill):
     """A layer writes for tokens that have left when it is next read; what is out of reach by then it never writes."""
 
     def run(self, layer: int, x: Tensor, rows: Rows) -> Tensor:
-        self._copy(layer, rows, self.state.length)
-        return self._step(layer, x, rows)
+        return self._step(layer, x, rows, self._missing(layer, rows, self.state.length))
 
 
 class Recompute(Fill):

@@ -5,6 +5,7 @@ for all: ``write`` for columns that were left out, ``step`` for the newest one, 
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -26,6 +27,15 @@ SPREAD_FROM = 0.4
 """Share of rows from which on attention reads the memories of all of them: copying those of some takes longer."""
 
 
+@dataclass(frozen=True)
+class Late:
+    """Places that are written only now, with the states that enter the mixer there."""
+
+    entered: Float[Tensor, "M 1 D"]
+    rows: Int[Tensor, "M"]
+    columns: Int[Tensor, "M"]
+
+
 class StepMixer(ABC, Generic[M]):
     """The mixer of one layer with weights ready for steps. It holds no state: ``memory`` makes that of a decoding."""
 
@@ -39,14 +49,17 @@ class StepMixer(ABC, Generic[M]):
         """An empty memory. ``slack`` is how far behind the newest column a reader may stand."""
 
     @abstractmethod
-    def write(self, memory: M, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
-        """Write single places (M of them) from the states (M, 1, D) that enter the mixer there."""
+    def write(self, memory: M, late: Late) -> None:
+        """Write single places."""
 
     @abstractmethod
     def step(
-        self, memory: M, entered: Tensor, rows: Rows, column: int, padding: Tensor | None
+        self, memory: M, entered: Tensor, rows: Rows, column: int, padding: Tensor | None, late: Late | None
     ) -> Float[Tensor, "R 1 D"]:
-        """Write the newest column of some rows and read for it. ``padding`` counts the columns before each row."""
+        """Write the newest column of some rows, together with what comes late, and read for it.
+
+        ``padding`` counts the columns before the first token of each row.
+        """
 
     @abstractmethod
     def chunk(
@@ -85,8 +98,18 @@ class _WithColumns(StepMixer[Columns]):
     def as_memory(self, columns: Float[Tensor, "R L C"], valid: Bool[Tensor, "R L"] | None) -> Memory:
         """Columns in the form that mixers know."""
 
-    def write(self, memory: Columns, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
-        memory.put_at(rows, columns, self.written(entered).squeeze(1))
+    def write(self, memory: Columns, late: Late) -> None:
+        memory.put_at(late.rows, late.columns, self.written(late.entered).squeeze(1))
+
+    def put(self, memory: Columns, entered: Tensor, rows: Rows, column: int, late: Late | None) -> Tensor:
+        """Write the newest column and what comes late, in one product; returns what the newest column left."""
+        if late is None:
+            written = self.written(entered)
+        else:
+            earlier, written = self.written(torch.cat([late.entered, entered])).split([len(late.rows), len(rows)])
+            memory.put_at(late.rows, late.columns, earlier.squeeze(1))
+        memory.put(column, written, rows.selection)
+        return written
 
     def chunk(
         self,
@@ -129,8 +152,16 @@ class AttentionStep(_WithColumns):
     def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
         return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
 
-    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
-        memory.put(column, self.written(entered), rows.selection)
+    def step(
+        self,
+        memory: Columns,
+        entered: Tensor,
+        rows: Rows,
+        column: int,
+        padding: Tensor | None,
+        late: Late | None = None,
+    ) -> Tensor:
+        self.put(memory, entered, rows, column, late)
         start = self.seen_from(column)
         seen, queries = memory.between(start, column + 1), self.query(entered)
         spreads = not rows.are_all and len(rows) >= SPREAD_FROM * rows.num_all
@@ -169,9 +200,16 @@ class ConvolutionStep(_WithColumns):
     def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
         return InputMemory(columns, valid)
 
-    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
-        written = self.written(entered)
-        memory.put(column, written, rows.selection)
+    def step(
+        self,
+        memory: Columns,
+        entered: Tensor,
+        rows: Rows,
+        column: int,
+        padding: Tensor | None,
+        late: Late | None = None,
+    ) -> Tensor:
+        written = self.put(memory, entered, rows, column, late)
         start = self.seen_from(column)
         seen = at_least_float32(rows.of(memory.between(start, column + 1)))
         kernel = self._kernels(entered, written)[..., self.options.kernel_size - seen.shape[1] :].to(seen.dtype)
@@ -210,8 +248,16 @@ class FullConvolutionStep(_WithColumns):
     def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
         return InputMemory(columns, valid)
 
-    def step(self, memory: Columns, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
-        memory.put(column, entered, rows.selection)
+    def step(
+        self,
+        memory: Columns,
+        entered: Tensor,
+        rows: Rows,
+        column: int,
+        padding: Tensor | None,
+        late: Late | None = None,
+    ) -> Tensor:
+        self.put(memory, entered, rows, column, late)
         assert self.reach is not None
         seen = rows.of(memory.between(self.seen_from(column), column + 1))
         return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1)).unsqueeze(1)
@@ -233,10 +279,20 @@ class AverageStep(StepMixer[RunningSum]):
     def memory(self, like: Tensor, num_rows: int, slack: int) -> RunningSum:
         return RunningSum(like, num_rows, self.mixer.hidden.in_features)
 
-    def write(self, memory: RunningSum, entered: Tensor, rows: Tensor, columns: Tensor) -> None:
-        memory.add(rows, entered.squeeze(1))
+    def write(self, memory: RunningSum, late: Late) -> None:
+        memory.add(late.rows, late.entered.squeeze(1))
 
-    def step(self, memory: RunningSum, entered: Tensor, rows: Rows, column: int, padding: Tensor | None) -> Tensor:
+    def step(
+        self,
+        memory: RunningSum,
+        entered: Tensor,
+        rows: Rows,
+        column: int,
+        padding: Tensor | None,
+        late: Late | None = None,
+    ) -> Tensor:
+        if late is not None:
+            self.write(memory, late)
         memory.add(rows.selection, entered.squeeze(1))
         total = rows.of(memory.total)
         count: Tensor | int = column + 1 if padding is None else (column + 1 - rows.of(padding)).unsqueeze(1)
