@@ -42,10 +42,12 @@ def test_tokenizers_of_a_folder_and_of_codes(translation: Translation, tmp_path:
     translation.tokenizers.save(tmp_path / "saved")
     named = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, path=str(tmp_path / "saved")))
     assert open_task(named, tmp_path / "x").tokenizers.source.get_vocab() == translation.tokenizers.source.get_vocab()
-    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    (tmp_path / "codes").write_text("#version: 0.2\nb c</w>\na b</w>\n")
+    (tmp_path / "train.tsv").write_text("ab c\tab\n")
     coded = replace(translation.recipe, tokenizer=replace(translation.recipe.tokenizer, codes=str(tmp_path / "codes")))
     tokenizer = open_task(coded, tmp_path / "y").tokenizers.source
     assert tokenizer.tokenize("ab c") == ["ab</w>", "c</w>"]
+    assert "bc</w>" not in tokenizer.get_vocab()
 
 
 def test_codes_of_a_run_that_another_one_goes_on_from(translation: Translation, tmp_path: Path) -> None:
