@@ -59,6 +59,25 @@ def test_columns() -> None:
     assert ["separate", "runs/two", "2", "not", "finite", *numbers] in rows
 
 
+def test_columns_of_ones_own_by_depth() -> None:
+    def point(policy: str, mean_depth: float | None, **setting: object) -> Point:
+        measured = {"quality": 1.0, "token_layers": 1, "flops": 1, "seconds": 1.5}
+        return Point(policy=policy, setting=setting, mean_depth=mean_depth, **measured)
+
+    points = point("fixed", 1.0, depth=1), point("fixed", 2.0, depth=2), point("patience", 1.5, patience=1)
+    facts = {"task": "translation", "split": "valid", "metric": "sacrebleu", "higher_is_better": True, "num_layers": 2}
+    more = {"exits": (1, 2), "examples": 5, "batch_rows": None, "settings": {}, "hardware": "abacus"}
+    frontier = Frontier(**facts, **more, examples_digest="e", weights_digest="w", points=points)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(frontier_table(frontier, {"time": lambda point: f"{point.seconds} s"}, by_depth=True))
+    assert [line.split() for line in console.export_text().splitlines()] == [
+        ["policy", "time"],
+        ["fixed", "1", "1.5", "s"],
+        ["patience", "1", "1.5", "s"],
+        ["fixed", "2", "(full", "model)", "1.5", "s"],
+    ]
+
+
 def test_fixed_points_are_what_evaluate_says(make_run: MakeRun, depthwise: Depthwise) -> None:
     folder = make_run("leaving tags")
     assert depthwise("sweep", folder, "--split", "test")[0] == 0

@@ -138,6 +138,39 @@ def test_what_is_tried(make_run: MakeRun) -> None:
     assert {setting["measure"] for setting in numbers["confidence"]} == {"saturation"}
 
 
+def test_policies_of_ones_own_beside_all_fixed_depths(make_run: MakeRun) -> None:
+    run = load_run(make_run("leaving classes"), device="cpu")
+    found = sweep(run, "test", read_examples(run.task, "test"), policies=[PatienceConfig(patience=1)])
+    assert [point.policy for point in found.points] == ["fixed"] * 4 + ["patience"]
+    assert found.full is found.points[3]
+
+
+def test_the_cheapest_of_those_that_are_as_good(make_run: MakeRun) -> None:
+    run = load_run(make_run("leaving classes"), device="cpu")
+    frontier = sweep(run, "test", read_examples(run.task, "test"), policies=[PatienceConfig(patience=1)])
+
+    def cheapest(*qualities: float | None, policy: str = "patience", **changes: Any) -> Any:
+        """That of four fixed depths and one that is 2.5 blocks deep."""
+        depths = (1.0, 2.0, 3.0, 4.0, 2.5)
+        points = [
+            replace(point, quality=quality, mean_depth=depth)
+            for point, quality, depth in zip(frontier.points, qualities, depths, strict=True)
+        ]
+        points[-1] = replace(points[-1], policy=policy)
+        found = replace(frontier, points=tuple(points), **changes).cheapest
+        return None if found is None else found.mean_depth
+
+    assert cheapest(50, 60, 90, 90, 90) == 2.5
+    assert cheapest(50, 90, 90, 90, 90) == 2.0
+    assert cheapest(50, 60, 90, 90, 89.9) == 3.0
+    assert cheapest(50, 60, 70, 90, 80) is None
+    assert cheapest(50, 60, 70, 90, 95) == 2.5
+    assert cheapest(50, 60, 70, 90, 95, policy="separate") is None
+    assert cheapest(None, 60, 70, 90, None) is None
+    assert cheapest(50, 60, 70, None, 90) is None
+    assert cheapest(50, 40, 30, 30, 35, higher_is_better=False) == 3.0
+
+
 def test_one_exit_below_the_end(make_run: MakeRun) -> None:
     """There is nothing that it could be compared with."""
     run = load_run(make_run("leaving classes"), device="cpu")

@@ -70,6 +70,9 @@ def test_what_a_row_becomes_does_not_depend_on_its_companions(
     for row, found in zip(rows, together, strict=True):
         assert len(found.depths) <= len(row.texts[0]) + 2
         assert set(found.depths) <= {1}
+        assert len(found.token_ids) == len(found.depths)
+        assert found.token_ids[-1] == translation.tokenizers.target.eos_token_id
+        assert translation.tokenizers.target.decode(found.token_ids, skip_special_tokens=True) == found.text
 
 
 def test_every_row_ends_at_its_own_limit() -> None:

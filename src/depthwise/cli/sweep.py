@@ -1,5 +1,6 @@
 """``depthwise sweep``: what quality costs, at every fixed depth and under every policy."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ from depthwise.config import ConfidenceConfig
 
 if TYPE_CHECKING:
     from depthwise.evaluation import Frontier, Point
+
+Cell = Callable[["Point"], str]
+"""What a column of a table says about a point."""
 
 
 def sweep(
@@ -70,28 +74,42 @@ def sweep(
     console.print(f"the numbers are in {numbers}, their plot in {plot}")
 
 
-def frontier_table(frontier: "Frontier") -> Table:
-    """All points, those of each policy together, with the mean depth of tokens; the full model is marked."""
+def frontier_table(frontier: "Frontier", columns: Mapping[str, Cell] | None = None, *, by_depth: bool = False) -> Table:
+    """All points, those of each policy together or all by their mean depth; the full model is marked."""
     table = Table("policy", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in (frontier.metric, "depth", "token-layers", "GFLOPs", "seconds"):
+    shown = _columns(frontier) if columns is None else columns
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
+    points = sorted(frontier.points, key=lambda point: point.mean_depth or 0) if by_depth else frontier.points
     last = None
-    for point in frontier.points:
-        if last not in (None, point.policy):
+    for point in points:
+        if not by_depth and last not in (None, point.policy):
             table.add_row()
         last = point.policy
-        table.add_row(
-            _name(point) + (" (full model)" if point is frontier.full else ""),
-            "not finite" if point.quality is None else f"{point.quality:.2f}",
-            "-" if point.mean_depth is None else f"{point.mean_depth:.2f}",
-            f"{point.token_layers:,}",
-            f"{point.flops / 1e9:,.3f}",
-            f"{point.seconds:.2f}",
-        )
+        name = name_of(point) + (" (full model)" if point is frontier.full else "")
+        table.add_row(name, *(cell(point) for cell in shown.values()))
     return table
 
 
-def _name(point: "Point") -> str:
+def _columns(frontier: "Frontier") -> dict[str, Cell]:
+    return {
+        frontier.metric: lambda point: "not finite" if point.quality is None else f"{point.quality:.2f}",
+        "depth": depth_cell,
+        "token-layers": lambda point: f"{point.token_layers:,}",
+        "GFLOPs": lambda point: f"{point.flops / 1e9:,.3f}",
+        "seconds": seconds_cell,
+    }
+
+
+def depth_cell(point: "Point") -> str:
+    return "-" if point.mean_depth is None else f"{point.mean_depth:.2f}"
+
+
+def seconds_cell(point: "Point") -> str:
+    return f"{point.seconds:.2f}"
+
+
+def name_of(point: "Point") -> str:
     """A policy and the values of its setting; the usual measure goes without saying."""
     said = [value for value in point.setting.values() if value != ConfidenceConfig.measure]
     values = [each for value in said for each in (value if isinstance(value, list) else [value])]

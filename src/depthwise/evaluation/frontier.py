@@ -93,9 +93,32 @@ class Frontier:
         )
         return found
 
+    @property
+    def cheapest(self) -> Point | None:
+        """Of the settings that are as good as the full depth, the one of least mean depth; none where all are worse."""
+        full, sign = self.full, 1 if self.higher_is_better else -1
+        if full.quality is None or full.mean_depth is None:
+            return None
+        found, least = None, full.mean_depth
+        for point in self.points:
+            if point.policy == SEPARATE or point.quality is None or point.mean_depth is None:
+                continue
+            if sign * (point.quality - full.quality) >= 0 and point.mean_depth < least:
+                found, least = point, point.mean_depth
+        return found
 
-def sweep(run: Run, split: str, examples: Sequence[Example], beside: Sequence[Run] = ()) -> Frontier:
-    """Run the examples at every setting, and through models that were trained by themselves at their full depth."""
+
+def sweep(
+    run: Run,
+    split: str,
+    examples: Sequence[Example],
+    beside: Sequence[Run] = (),
+    policies: Sequence[PolicyConfig] | None = None,
+) -> Frontier:
+    """Run the examples at every setting, and through models that were trained by themselves at their full depth.
+
+    ``policies`` are tried beside all fixed depths; none means those of ``policies_to_try``.
+    """
     exits, task = run.model.config.options.exit_depths, run.task
     if run.model.config.exits is None:
         raise InputError(
@@ -109,7 +132,8 @@ def sweep(run: Run, split: str, examples: Sequence[Example], beside: Sequence[Ru
                 f"{other.folder} is judged by {other.task.metrics[0]}, not by {metric}; "
                 f"name one for all with evaluation.metrics=[{metric}]"
             )
-    tried: list[tuple[Run, PolicyConfig | None]] = [(run, options) for options in policies_to_try(run)]
+    settings_to_try = policies_to_try(run) if policies is None else [*fixed_depths(run), *policies]
+    tried: list[tuple[Run, PolicyConfig | None]] = [(run, options) for options in settings_to_try]
     tried += [(other, None) for other in beside]
     points = []
     try:
@@ -175,12 +199,15 @@ def _point(policy: str, setting: dict[str, Any], found: Outcome, metric: str) ->
 
 def policies_to_try(run: Run) -> list[PolicyConfig]:
     """Every fixed depth, the run's own policy, and those that need no training, at a grid of settings each."""
-    exits = run.model.config.options.exit_depths
-    own = own_policy(run.model)
-    found: list[PolicyConfig] = [FixedDepthConfig(depth=depth) for depth in exits]
+    own, found = own_policy(run.model), fixed_depths(run)
     found += [] if own is None else _around(own)
-    found += _untrained(run, len(exits))
+    found += _untrained(run, len(run.model.config.options.exit_depths))
     return list(dict.fromkeys(found))
+
+
+def fixed_depths(run: Run) -> list[PolicyConfig]:
+    """All leave at one exit, for each of them."""
+    return [FixedDepthConfig(depth=depth) for depth in run.model.config.options.exit_depths]
 
 
 def _around(own: PolicyConfig) -> Iterator[PolicyConfig]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import ClassVar
 
 import torch
@@ -150,11 +151,12 @@ class SequenceToSequence(Task):
         )
         texts = self.tokenizers.target.batch_decode(output.sequences, skip_special_tokens=True)
         depths = generated_depths(output)
-        depths = depths * until_end(output.sequences[:, 1 : depths.shape[1] + 1], eos_id)
+        ids = output.sequences[:, 1 : depths.shape[1] + 1]
+        depths = depths * until_end(ids, eos_id)
         num_steps = len(output.past_key_values.depths)
         return [
-            Prediction(text, None, tuple(depth for depth in row if depth), num_steps)
-            for text, row in zip(texts, depths.tolist(), strict=True)
+            Prediction(text, None, tuple(filter(None, row)), num_steps, tuple(compress(tokens, row)))
+            for text, row, tokens in zip(texts, depths.tolist(), ids.tolist(), strict=True)
         ]
 
     @torch.no_grad()

@@ -38,10 +38,12 @@ class Prediction:
 
     The tokens are those of the text where it was generated, else those of the input. ``log_prob`` is there where it
     costs nothing. ``num_steps`` says after how many steps the search of the whole batch had ended; where that is less
-    than the limit of the input's own length, the limit had no part in the text.
+    than the limit of the input's own length, the limit had no part in the text. ``token_ids`` are there where the text
+    was generated from a source: one for every depth.
     """
 
     text: str
     log_prob: float | None = None
     depths: tuple[int, ...] = ()
     num_steps: int | None = None
+    token_ids: tuple[int, ...] = ()
