@@ -23,11 +23,16 @@ END = "(end)"
 
 def show_results(out: Path, num_swept: int, console: Console) -> None:
     """Sweep validation data one input at a time, then judge the setting that it suggests on test data."""
-    from depthwise.evaluation import evaluate_run, load_run, read_examples, sweep, write_frontier
+    from depthwise.evaluation import evaluate_run, hardware, load_run, read_examples, sweep, write_frontier
 
     run = load_run(out, ["evaluation.batch_rows=1"])
+    examples = read_examples(run.task, "valid")[:num_swept]
+    console.print(
+        f"\nAccuracy against depth and time: {len(examples) // len(LANGUAGES):,} other numbers in both languages, "
+        f"one at a time on {hardware(run.device)}\n"
+    )
     policies = [ConfidenceConfig(threshold=(level,)) for level in PROBABILITIES]
-    frontier = sweep(run, "valid", read_examples(run.task, "valid")[:num_swept], policies=policies)
+    frontier = sweep(run, "valid", examples, policies=policies)
     files = write_frontier(out, frontier)
     _show_frontier(frontier, console)
     chosen = chosen_point(frontier)
@@ -51,10 +56,6 @@ def _show_frontier(frontier: "Frontier", console: Console) -> None:
         "of full": lambda point: "-" if point.mean_depth is None else f"{100 * point.mean_depth / num_layers:.0f} %",
         "seconds": seconds_cell,
     }
-    console.print(
-        f"\nAccuracy against depth and time: {frontier.examples // len(LANGUAGES):,} other numbers in both languages, "
-        f"one at a time on {frontier.hardware}\n"
-    )
     console.print(frontier_table(frontier, columns, by_depth=True))
     console.print(
         f"\n  fixed N       every token runs the first N of the decoder's {num_layers} blocks\n"
@@ -88,8 +89,9 @@ def verdict(frontier: "Frontier", chosen: "Point") -> str:
     if less >= fewer:
         return told
     return (
-        f"{told}\nTime falls less than depth: blocks this small are only a part of every step, later blocks are told of\n"
-        "tokens that left, and asking an exit how sure it is takes time as well."
+        f"{told}\n"
+        "Time falls less than depth: blocks this small are only a part of every step, later blocks are told of tokens\n"
+        "that left, and asking an exit how sure it is takes time as well."
     )
 
 
@@ -140,13 +142,17 @@ def show_samples(run: "Run", examples: Sequence["Example"], console: Console) ->
         console.print(f"    {' '.join(pieces)}\n    {' '.join(depths)}")
 
 
-def _show_what_next(out: Path, files: tuple[Path, Path], changes: Sequence[str], console: Console) -> None:
+def _show_what_next(out: Path, files: Sequence[Path], changes: Sequence[str], console: Console) -> None:
     run, setting = shlex.quote(str(out)), shlex.join(changes)
+    places = {out: "the run", files[0]: "all numbers of the table", files[1]: "their plot"}
+    widest = max(len(str(path)) for path in places)
+    console.print("\nWhere things are:")
+    for path, what in places.items():
+        console.print(f"  {path!s:{widest}}  {what}")
     console.print(
-        f"\nThe run is in {out}, all numbers of the frontier in {files[0]}, its plot in {files[1]}\n\n"
-        "What next:\n"
+        "\nWhat next:\n"
         f"  echo 'de 1 2 3 4 5' | depthwise predict {run} - --depths --depth policy {setting}\n"
-        f"  depthwise sweep {run} --batch-rows 1 --limit 50\n"
+        f"  depthwise sweep {run} --batch-rows 1 --limit 50    # more policies\n"
         "  depthwise train start/translate data.train=mine data.valid=… data.source=en data.target=de 'model.exits={}' "
         "--out runs/mine"
     )
