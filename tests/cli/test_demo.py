@@ -233,3 +233,4 @@ def test_the_recipe_has_layers_to_save() -> None:
     """Depth can only adapt where there is some."""
     recipe = read_recipe("demo/numbers")
     assert recipe.model["decoder"]["num_layers"] >= 4
+    assert recipe.model["exits"] == {}  # behind every block
