@@ -1,6 +1,7 @@
 """What holds for every test: one seed, one thread per worker, no network, checked shapes, repeatable examples."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -19,6 +20,9 @@ install_import_hook([f"depthwise.{name}" for name in CHECKED], "beartype.beartyp
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on the CPU
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for jobs that a shell started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # pytest-xdist already keeps every core busy
 
