@@ -2,8 +2,8 @@
 
 All tokens of a batch lie in one long row. A block computes next states for those who run; of those who have left it
 computes only what somebody of the same sequence still sees, and of sequences that nobody runs any more nothing at all.
-Who runs is known to the host, which asks a device once for each decision that a policy takes on the way, and never
-where depths are planned on the host.
+Who runs is known to the host, which asks a device once for the padding mask, where that is there, once for a plan that
+was made there, and once for each decision that a policy takes on the way.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,8 +46,8 @@ class CompactEncoder:
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
         walk = _Walk(stack, packed, places // x.shape[1])
         if plan is not None:
-            weights = None if plan.weight is None else plan.weight.flatten(1)[:, there]
-            _run_plan(walk, plan.run.flatten(1)[:, there].cpu(), weights)
+            weights = None if plan.weight is None else plan.weight.to(x.device).flatten(1)[:, there]
+            _run_plan(walk, plan.run.cpu().flatten(1)[:, places], weights)
         elif leaving is not None:
             question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
             _run_leaving(walk, leaving.exits, question)

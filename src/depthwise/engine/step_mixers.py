@@ -179,7 +179,19 @@ class AttentionStep(_WithColumns):
         memory.between(end - past.length, end).copy_(joined)
 
 
-class ConvolutionStep(_WithColumns):
+class _WithInputs(_WithColumns):
+    """Mixers that remember what enters a convolution."""
+
+    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
+        return InputMemory(columns, valid)
+
+    def load(self, memory: Columns, past: Memory, end: int) -> None:
+        assert isinstance(past, InputMemory)
+        inputs = past.inputs if past.valid is None else past.inputs.masked_fill(~past.valid.unsqueeze(-1), 0)
+        memory.between(end - past.length, end).copy_(inputs)
+
+
+class ConvolutionStep(_WithInputs):
     """Light and dynamic convolution. A column is its projected, gated input; that of padding is 0."""
 
     def __init__(self, mixer: ProjectedConv, pack: Packer) -> None:
@@ -196,9 +208,6 @@ class ConvolutionStep(_WithColumns):
     def written(self, entered: Tensor) -> Tensor:
         x = self.into(entered)
         return F.glu(x) if self.options.glu else x
-
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
-        return InputMemory(columns, valid)
 
     def step(
         self,
@@ -231,11 +240,8 @@ class ConvolutionStep(_WithColumns):
         logits = self.predict(entered if self.mixer.from_layer_input else written).squeeze(1)
         return normalize(logits.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
 
-    def load(self, memory: Columns, past: Memory, end: int) -> None:
-        _load_inputs(memory, past, end)
 
-
-class FullConvolutionStep(_WithColumns):
+class FullConvolutionStep(_WithInputs):
     """A convolution that is not separable. A column is its input."""
 
     def __init__(self, mixer: CNN, pack: Packer) -> None:
@@ -244,9 +250,6 @@ class FullConvolutionStep(_WithColumns):
 
     def written(self, entered: Tensor) -> Tensor:
         return entered
-
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
-        return InputMemory(columns, valid)
 
     def step(
         self,
@@ -261,9 +264,6 @@ class FullConvolutionStep(_WithColumns):
         assert self.reach is not None
         seen = rows.of(memory.between(self.seen_from(column), column + 1))
         return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1)).unsqueeze(1)
-
-    def load(self, memory: Columns, past: Memory, end: int) -> None:
-        _load_inputs(memory, past, end)
 
 
 class AverageStep(StepMixer[RunningSum]):
@@ -357,9 +357,3 @@ def mask_of(valid: Bool[Tensor, "B L"], dtype: torch.dtype) -> Float[Tensor, "B 
     """What is added to scores of columns: 0, or -inf for padding."""
     mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill_(~valid, -torch.inf)
     return mask[:, None, None, :]
-
-
-def _load_inputs(memory: Columns, past: Memory, end: int) -> None:
-    assert isinstance(past, InputMemory)
-    inputs = past.inputs if past.valid is None else past.inputs.masked_fill(~past.valid.unsqueeze(-1), 0)
-    memory.between(end - past.length, end).copy_(inputs)

@@ -1,7 +1,7 @@
 """One step of decoding under a policy: each row runs as deep as it has to, and is scored by the exit where it left."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -123,7 +123,7 @@ class _Walk:
                 hidden=hidden,
                 before=before,
                 context=context,
-                scoring=lambda hidden=hidden: self._scores(hidden),  # type: ignore[misc]
+                scoring=partial(self._scores, hidden),
             )
             leaves, remembered = policy.leaving(visit, remembered)
             before, left = hidden, _on_host(leaves, len(self.x))

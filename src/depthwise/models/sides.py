@@ -58,11 +58,12 @@ class Encoder(nn.Module):
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid, type_ids=token_type_ids)
         keep, executor = bool(output_hidden_states), current_executor()
-        depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
         if executor is not None and not (keep or self.training):
             steps = _steps(input_ids, valid, None)
             output, depths = executor(self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
-        elif plan is not None:
+            return DepthwiseOutput(last_hidden_state=output.final, depths=depths)
+        depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
+        if plan is not None:
             output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
         elif leaving is not None:
             steps = _steps(input_ids, valid, None)
