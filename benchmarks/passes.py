@@ -48,7 +48,8 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
 def model_of(name: str, num_types: int) -> DepthwiseForSeq2SeqLM:
     given = MULTI30K if name == "multi30k" else asdict(preset(name))
     sides = {side: dict.fromkeys(STILL, 0.0) for side in ("encoder", "decoder")}
-    options = parse_model(merged(given, {"vocab_size": num_types, **sides}))
+    sizes = {"vocab_size": num_types, "source_vocab_size": num_types}
+    options = parse_model(merged(given, {**sizes, **sides}))
     torch.manual_seed(0)
     special = {"bos_token_id": 2, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     return DepthwiseForSeq2SeqLM(DepthwiseConfig.from_options(options, **special)).train()
