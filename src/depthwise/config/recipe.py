@@ -144,7 +144,7 @@ class TrainingConfig:
     clip_norm: float = 0.0
     """Largest norm of all gradients together; 0 means no limit."""
     precision: str = "auto"
-    """``auto`` is bf16 where a GPU has it, else fp32."""
+    """``auto`` is bf16 where a GPU has it (fp16 with ``half_states``), else fp32."""
     device: str = "auto"
     compile: bool = False
     """Compile the model with ``torch.compile``."""
@@ -152,7 +152,8 @@ class TrainingConfig:
     """Let a GPU repeat what it was told once for every shape of batch (CUDA graphs); lengths are padded to multiples of
     4 for that. On a CPU only the padding remains."""
     half_states: bool = False
-    """Run recorded passes in half precision throughout, on copies of the float32 weights, instead of by autocast."""
+    """Run recorded passes in half precision throughout, on copies of the float32 weights, instead of by autocast. On a
+    CPU, where nothing is recorded, it changes nothing."""
     shard: bool = False
     """Split weights, gradients and optimiser over the GPUs of torchrun's processes (FSDP); else each has all (DDP)."""
     log_every: int = 100

@@ -74,8 +74,6 @@ def check_machine(recipe: Recipe) -> None:
         raise BackendUnavailable("there is no GPU here that torch can use; set training.device=cpu, or leave it out")
     if training.precision == "fp16" and not uses_gpu(recipe):
         raise BackendUnavailable("fp16 needs a GPU; set training.precision=fp32 or bf16")
-    if training.half_states and not uses_gpu(recipe):
-        raise BackendUnavailable("training.half_states needs a GPU, where passes are recorded; leave it out")
     if training.shard and not uses_gpu(recipe):
         raise BackendUnavailable(
             "sharded training needs GPUs; leave training.shard out, or start it where there are some"
@@ -185,7 +183,9 @@ def arguments(recipe: Recipe, folder: Path, max_updates: int, rank: int = 0) -> 
     training = recipe.training
     on_gpu = uses_gpu(recipe)
     precision = training.precision
-    if precision == "auto":
+    if precision == "auto" and training.half_states and on_gpu:
+        precision = "fp16"
+    elif precision == "auto":
         precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
     sharded: dict[str, Any] = {"fsdp": True, "fsdp_config": dict(FULLY_SHARDED)} if training.shard else {}
     made = TrainingArguments(

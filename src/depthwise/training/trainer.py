@@ -38,7 +38,7 @@ from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.graphs import RecordedPasses
-from depthwise.training.half_states import PRECISIONS, HalfStates
+from depthwise.training.half_states import HalfStates
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
@@ -167,8 +167,9 @@ class DepthwiseTrainer(Trainer):
             return loss
         assert isinstance(num_items_in_batch, Tensor)
         if self._passes is None:
-            training = self.task.recipe.training
-            half = HalfStates(model, PRECISIONS[training.precision]) if training.half_states else None
+            half = None
+            if self.task.recipe.training.half_states:
+                half = HalfStates(model, torch.float16 if self.args.fp16 else torch.bfloat16)
             self._passes = RecordedPasses(lambda *batch: self._pass(model, *batch), list(model.parameters()), half)
         if not model.training:
             model.train()
