@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from depthwise.cli.calibrate import calibrate
 from depthwise.cli.convert import convert
 from depthwise.cli.demo import demo
 from depthwise.cli.evaluate import evaluate
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(tune)
 app.command()(evaluate)
 app.command()(sweep)
+app.command()(calibrate)
 app.command()(predict)
 app.command()(info)
 app.command()(recipes)

@@ -38,19 +38,24 @@ DepthOption = Annotated[
     str,
     typer.Option(
         "--depth",
-        help="Run all blocks, leave all at depth N (of the decoder, else encoder), or let the policy decide.",
-        metavar="full|N|policy",
+        help="Run all blocks, leave all at depth N (of the decoder, else encoder), let the policy decide, or take a "
+        "setting that was calibrated.",
+        metavar="full|N|policy|NAME",
     ),
 ]
 
 
 def depth_of(text: str) -> int | str | None:
     """The depth that the option asks for: none means full."""
-    if text in ("full", "policy"):
-        return None if text == "full" else text
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text} is neither full, policy nor a number of blocks", param_hint="--depth")
-    return int(text)
+    if text == "full":
+        return None
+    if text.isdecimal():
+        return int(text)
+    if not text[:1].isalpha():
+        raise typer.BadParameter(
+            f"{text} is neither full, policy, a number of blocks nor the name of a setting", param_hint="--depth"
+        )
+    return text
 
 
 def is_change(argument: str) -> bool:

@@ -1,5 +1,7 @@
 """Running a task at a setting: loading runs, predicting, timing, scores, comparisons and the choice of a search."""
 
+from depthwise.evaluation.calibrated import CalibratedSetting, read_settings, setting_named, write_setting
+from depthwise.evaluation.calibrating import Goal, calibrate
 from depthwise.evaluation.comparing import Contest, Seeds, contest, opponent, over_runs
 from depthwise.evaluation.evaluating import (
     Outcome,
@@ -26,9 +28,11 @@ from depthwise.evaluation.streaming import Line, Reply, predict_lines, read_chun
 from depthwise.evaluation.timing import Timing, hardware, timed
 
 __all__ = [
+    "CalibratedSetting",
     "Contest",
     "Evaluation",
     "Frontier",
+    "Goal",
     "Line",
     "Outcome",
     "Point",
@@ -38,6 +42,7 @@ __all__ = [
     "Timing",
     "aligned",
     "by_policy",
+    "calibrate",
     "chosen_policy",
     "contest",
     "evaluate_run",
@@ -60,14 +65,17 @@ __all__ = [
     "read_evaluation",
     "read_examples",
     "read_predictions",
+    "read_settings",
     "replace_file",
     "score_lines",
     "score_predictions",
     "score_rows",
+    "setting_named",
     "setting_of",
     "strict_json",
     "sweep",
     "timed",
     "write_evaluation",
     "write_frontier",
+    "write_setting",
 ]

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from depthwise.config import FixedDepthConfig, PolicyConfig, Recipe, changed_recipe
 from depthwise.errors import CheckpointError, InputError
+from depthwise.evaluation.calibrated import setting_named
 from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_depth, use_policy
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
@@ -61,7 +62,8 @@ def load_run(
 
     With a number as ``depth`` all tokens leave there: at an exit of the model, else where its stack is cut, which is
     that of the decoder where there is one. With ``policy`` they leave by the run's own policy, as far as
-    ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise.
+    ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise. Any other name is that of a setting that
+    ``depthwise calibrate`` found.
     """
     if policy_changes and depth != POLICY:
         name = policy_changes[0].partition("=")[0]
@@ -73,10 +75,12 @@ def load_run(
         return by_policy(run, chosen_policy(model, folder, policy_changes))
     if depth is None:
         return run
+    if isinstance(depth, str):
+        return by_policy(run, setting_named(run.folder, depth))
     if model.config.exits is not None:
-        return by_policy(run, fixed_depth(model, folder, int(depth)))
-    cut_to_depth(model, int(depth))
-    return replace(run, depth=int(depth))
+        return by_policy(run, fixed_depth(model, folder, depth))
+    cut_to_depth(model, depth)
+    return replace(run, depth=depth)
 
 
 def by_policy(run: Run, options: PolicyConfig | None) -> Run:

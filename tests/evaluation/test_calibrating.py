@@ -1,0 +1,230 @@
+"""Calibration: budgets that are met where they can be, promises that stop at the first failure, settings with names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthwise.config import ConfidenceConfig, PatienceConfig, PolicyConfig
+from depthwise.data import Example
+from depthwise.errors import CheckpointError, InputError
+from depthwise.evaluation import (
+    Goal,
+    Run,
+    calibrate,
+    evaluation_of,
+    load_run,
+    read_examples,
+    read_settings,
+    write_setting,
+)
+from depthwise.evaluation import calibrating as module
+from depthwise.evaluation.calibrating import Calibration, strict_to_bold
+from depthwise.evaluation.evaluating import Outcome
+from depthwise.evaluation.timing import Timing
+from depthwise.metrics import Score
+
+MakeRun = Callable[..., Path]
+NUM_EXAMPLES = 40
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    return load_run(make_run("leaving classes"), device="cpu")
+
+
+@pytest.fixture
+def examples(run: Run) -> list[Example]:
+    return read_examples(run.task, "valid") * (NUM_EXAMPLES // 5)
+
+
+def depth_of(options: PolicyConfig | None) -> float:
+    """Of a made-up model of four blocks: the bolder, the shallower."""
+    if options is None:
+        return 4.0
+    if isinstance(options, ConfidenceConfig):
+        mean = sum(options.threshold) / len(options.threshold)
+        return 1 + 3 * max(0.0, min(mean, 1.0))
+    return float(getattr(options, "depth", 2))
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> list[PolicyConfig | None]:
+    """Outcomes as if accuracy fell by 10 points for each block that is left out, and labels with it; what was tried."""
+    tried: list[PolicyConfig | None] = []
+
+    def outcome(run: Run, examples: list[Example], *, shows_progress: bool) -> Outcome:
+        depth = depth_of(run.policy)
+        tried.append(run.policy)
+        wrong = round(NUM_EXAMPLES * (4 - depth) / 10)
+        labels = ("bad",) * wrong + ("good",) * (NUM_EXAMPLES - wrong)
+        scores = {"accuracy": Score("accuracy", 90 - 10 * (4 - depth), "made up")}
+        return Outcome(scores, Timing(1.0, None), NUM_EXAMPLES, int(NUM_EXAMPLES * depth), int(1000 * depth), labels)
+
+    monkeypatch.setattr(module, "outcome_of", outcome)
+    return tried
+
+
+def test_a_quality_drop(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    """Thresholds are halved until the drop is nearly used up: here it allows a mean depth of 3.5."""
+    found = calibrate(run, "valid", examples, Goal(quality_drop=5.0))
+    assert found.budget_met
+    assert found.full_quality == 90
+    assert found.quality is not None
+    assert found.quality >= 85
+    assert found.mean_depth == pytest.approx(3.5, abs=0.05)
+    assert found.full_flops == 4000
+    assert found.flops == pytest.approx(3500, abs=50)
+    assert found.num_trials == len(set(made_up)) - 1
+    assert found.goal == {"quality_drop": 5.0}
+
+
+def test_a_depth_budget(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    found = calibrate(run, "valid", examples, Goal(depth_budget=2.75))
+    assert found.budget_met
+    assert found.mean_depth == pytest.approx(2.75, abs=0.1)
+    assert found.mean_depth is not None
+    assert found.mean_depth <= 2.75
+
+
+def test_a_goal_that_cannot_be_met(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    """Full depth would lose nothing, but leaves nobody early: the closest setting that does is kept."""
+    found = calibrate(run, "valid", examples, Goal(quality_drop=0.0), policy=ConfidenceConfig(threshold=(0.5,)))
+    assert not found.budget_met
+    assert found.mean_depth is not None
+    assert found.mean_depth < 4
+    assert found.policy["threshold"] == [0.999]
+
+
+def test_random_thresholds(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    calibrate(run, "valid", examples, Goal(quality_drop=5.0), vectors=6)
+    vectors = {options for options in made_up if isinstance(options, ConfidenceConfig) and len(options.threshold) == 3}
+    assert len(vectors) == 6
+    assert all(max(options.threshold) <= 1 for options in vectors)
+
+
+def test_a_promise_ends_at_the_first_failure(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    goal = Goal(risk=0.3, confidence=0.1, bound="bentkus")
+    found = calibrate(run, "valid", examples, goal)
+    assert found.budget_met
+    assert found.risk is not None
+    assert found.risk["p_value"] <= 0.1
+    levels = [options.threshold[0] for options in made_up if isinstance(options, ConfidenceConfig)]
+    assert levels == sorted(levels, reverse=True)
+    assert found.policy["threshold"] == [levels[-2]]  # the last one failed
+
+
+def test_a_promise_within_a_budget(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    alone = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1))
+    both = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1, quality_drop=2.0))
+    assert both.budget_met
+    assert alone.mean_depth is not None
+    assert both.mean_depth is not None
+    assert both.mean_depth > alone.mean_depth
+    assert both.quality is not None
+    assert both.quality >= 88
+    missed = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1, depth_budget=1.0))
+    assert not missed.budget_met
+
+
+def test_no_promise(run: Run, examples: list[Example], made_up: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Calibration, "_losses", lambda self, trial: __import__("numpy").ones(NUM_EXAMPLES))
+    found = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1))
+    assert not found.budget_met
+    assert found.risk == {"mean_loss": 1.0, "p_value": 1.0}
+    assert found.policy["threshold"] == [0.999]
+
+
+@pytest.mark.parametrize("of", ["answers", "quality"])
+@pytest.mark.parametrize("kind", ["leaving classes", "leaving tags", "leaving translation"])
+def test_of_a_model(make_run: MakeRun, kind: str, of: str) -> None:
+    """What is found is what an evaluation with that setting finds, and the run is left as it was."""
+    run = load_run(make_run(kind), device="cpu")
+    examples = (read_examples(run.task, "valid") * 14)[:42]
+    found = calibrate(run, "valid", examples, Goal(risk=0.5, confidence=0.4, of=of))
+    assert run.model.policy is None
+    write_setting(run.folder, "careful", found)
+    again = evaluation_of(load_run(run.folder, device="cpu", depth="careful"), "valid", examples)
+    assert (again.value, again.mean_depth, again.flops) == (found.quality, found.mean_depth, found.flops)
+    assert read_settings(run.folder) == {"careful": found}
+
+
+def test_settings_belong_to_their_weights(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    found = calibrate(run, "valid", examples, Goal(quality_drop=5.0))
+    write_setting(run.folder, "a", found)
+    write_setting(run.folder, "b", found)
+    assert list(read_settings(run.folder)) == ["a", "b"]
+    with pytest.raises(InputError, match='no calibrated setting "c"; it has a, b'):
+        load_run(run.folder, device="cpu", depth="c")
+    run.model.classifier.bias.data += 1
+    run.model.save_pretrained(run.folder)
+    with pytest.raises(CheckpointError, match="calibrated for other weights"):
+        load_run(run.folder, device="cpu", depth="a")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 1, "settings": {"a": {}}}', '{"schema": 9}'])
+def test_a_broken_file(run: Run, content: str) -> None:
+    (run.folder / "calibration.json").write_text(content)
+    with pytest.raises(CheckpointError, match="calibrate the run again"):
+        read_settings(run.folder)
+
+
+def test_names(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    found = calibrate(run, "valid", examples, Goal(quality_drop=5.0))
+    for name in ("full", "policy", "3", "a b", ""):
+        with pytest.raises(InputError, match="cannot be called"):
+            write_setting(run.folder, name, found)
+    assert not (run.folder / "calibration.json").exists()
+    with pytest.raises(InputError, match="make one: depthwise calibrate"):
+        load_run(run.folder, device="cpu", depth="fast")
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ({}, "say what to calibrate for"),
+        ({"quality_drop": 1, "depth_budget": 2}, "two goals"),
+        ({"quality_drop": -1}, "would be a gain"),
+        ({"risk": 2}, "lies between 0 and 1"),
+        ({"risk": 0.1, "confidence": 0.95}, r"write --confidence 0\.05"),
+        ({"risk": 0.1, "of": "luck"}, "answers, quality"),
+        ({"risk": 0.1, "bound": "luck"}, "hoeffding, bentkus"),
+    ],
+)
+def test_goals_that_are_none(goal: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Goal(**goal)
+
+
+def test_what_cannot_be_calibrated(make_run: MakeRun, run: Run, examples: list[Example]) -> None:
+    with pytest.raises(InputError, match="3 examples are too few to calibrate on"):
+        calibrate(run, "valid", examples[:3], Goal(quality_drop=1))
+    with pytest.raises(InputError, match="0 examples are too few"):
+        calibrate(run, "valid", [], Goal(quality_drop=1))
+    with pytest.raises(InputError, match=r"more examples than 40.*600 by hoeffding, 78 by bentkus"):
+        calibrate(run, "valid", examples, Goal(risk=0.05))
+    for budget in (0.5, 4, 9):
+        with pytest.raises(InputError, match=r"out of reach.*from depth 1 to 4"):
+            calibrate(run, "valid", examples, Goal(depth_budget=budget))
+    with pytest.raises(InputError, match="has no exits"):
+        calibrate(load_run(make_run("classes"), device="cpu"), "valid", examples, Goal(quality_drop=1))
+    with pytest.raises(InputError, match="patience has no threshold"):
+        strict_to_bold(run, PatienceConfig(patience=1))
+    numbers = load_run(make_run("leaving numbers"), device="cpu")
+    with pytest.raises(InputError, match="no risk can be promised"):
+        calibrate(numbers, "valid", read_examples(numbers.task, "valid") * 10, Goal(risk=0.4, confidence=0.4))
+
+
+def test_entropies_are_negative(run: Run) -> None:
+    levels = [each.threshold[0] for each in strict_to_bold(run, ConfidenceConfig(measure="entropy", threshold=(0,)))]
+    assert levels == sorted(levels, reverse=True)
+    assert max(levels) < 0
+
+
+def test_the_file(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    path = write_setting(run.folder, "a", calibrate(run, "valid", examples, Goal(quality_drop=5.0)))
+    content = json.loads(path.read_text())
+    assert content["schema"] == 1
+    assert content["settings"]["a"]["budget_met"] is True
