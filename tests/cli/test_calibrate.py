@@ -66,7 +66,7 @@ def test_mistakes(folder: Path, depthwise: Depthwise) -> None:
         (folder, "--quality-drop", 1, "--name", "full"): 'a setting cannot be called "full"',
         (folder, "--risk", 0.1, "--confidence", 0.9): "write --confidence 0.05",
     }.items():
-        code, output, errors = depthwise("calibrate", *arguments)
+        code, _, errors = depthwise("calibrate", *arguments)
         assert code == 1
         assert message in errors
     assert not (folder / "calibration.json").exists()
