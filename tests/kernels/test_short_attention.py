@@ -22,16 +22,16 @@ IS_FAST = torch.cuda.is_available()
 DEVICE = "cuda" if IS_FAST else "cpu"
 TOLERANCES = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 HALF = torch.float16
-PRECISIONS = [HALF, torch.bfloat16] if IS_FAST else [HALF]
-"""The interpreter holds bfloat16 as integers and multiplies those."""
-STEPS = (1, 2, 7, 24, 32, 65, 128)
+STEPS = (1, 2, 7, 24, 32, 48, 65, 128)
 WIDTHS = (16, 32, 64, 128)
 SHAPES = [(steps, steps, width) for steps in STEPS for width in WIDTHS]
 SHAPES += [(queries, steps, 64) for steps in STEPS for queries in STEPS if queries < steps]
+PAIRS = [(queries, steps, 64) for queries in STEPS for steps in STEPS] + [(24, 65, width) for width in WIDTHS]
 FEW_SHAPES = [
     *((1, 1, 16), (2, 2, 128), (7, 7, 32), (24, 24, 128), (32, 32, 64), (65, 65, 16), (128, 128, 32)),
     *((1, 32, 16), (7, 24, 32), (24, 65, 16)),
 ]
+FEW_PAIRS = [(1, 7, 16), (24, 2, 64), (65, 32, 32)]
 OPTIONS: dict[str, dict[str, Any]] = {
     "all": {"causal": False},
     "causal": {"causal": True},
@@ -113,20 +113,25 @@ def assert_close(ours: list[Tensor], theirs: list[Tensor], dtype: torch.dtype = 
         assert error <= TOLERANCES[dtype] * (norm if norm > 1e-9 else 1.0), (error, norm)
 
 
+def precisions(shape: tuple[int, int, int]) -> list[torch.dtype]:
+    """Those to test. The interpreter holds bfloat16 as integers and multiplies those."""
+    return list(TOLERANCES) if IS_FAST and shape[2] == 64 else [HALF]
+
+
 # Numbers
 
 
 SELF_CASES = [
-    (shape, kind, padded)
+    (shape, kind, padded, dtype)
     for index, shape in enumerate(SHAPES if IS_FAST else FEW_SHAPES)
     for turn, kind in enumerate(OPTIONS)
     for padded in (False, True)
     if IS_FAST or (index + turn) % 2 == padded
+    for dtype in precisions(shape)
 ]
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize(("shape", "kind", "padded"), SELF_CASES)
+@pytest.mark.parametrize(("shape", "kind", "padded", "dtype"), SELF_CASES, ids=str)
 def test_self_attention(shape: tuple[int, int, int], kind: str, padded: bool, dtype: torch.dtype) -> None:
     num_queries, length, width = shape
     case = a_case(num_queries, length, width, dtype)
@@ -135,13 +140,14 @@ def test_self_attention(shape: tuple[int, int, int], kind: str, padded: bool, dt
     assert_close(found(case, **options), exact(case, seen), dtype)
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize(
-    ("num_queries", "length", "width"),
-    [(p, s, d) for p in STEPS for s in STEPS for d in WIDTHS] if IS_FAST else [(1, 7, 16), (24, 2, 64), (65, 32, 32)],
+    ("shape", "dtype"),
+    [(shape, dtype) for shape in (PAIRS if IS_FAST else FEW_PAIRS) for dtype in precisions(shape)],
+    ids=str,
 )
-def test_attention_over_a_source(num_queries: int, length: int, width: int, padded: bool, dtype: torch.dtype) -> None:
+def test_attention_over_a_source(shape: tuple[int, int, int], padded: bool, dtype: torch.dtype) -> None:
+    num_queries, length, width = shape
     case = a_case(num_queries, length, width, dtype)
     seen = case.valid[:, None, None] if padded else torch.ones(1, 1, 1, length, dtype=torch.bool, device=DEVICE)
     ours = found(case, over_source=True, valid=case.valid if padded else None)
@@ -339,7 +345,7 @@ def test_few_kernels_serve_many_batches() -> None:
 
 
 def test_warps() -> None:
-    assert [num_warps(steps, steps, 128) for steps in (16, 32, 64, 128)] == [2, 4, 8, 8]
+    assert [num_warps(steps, steps, 128) for steps in (16, 32, 64, 128)] == [2, 4, 4, 8]
     assert [num_warps(32, 32, width) for width in WIDTHS] == [1, 1, 2, 4]
 
 

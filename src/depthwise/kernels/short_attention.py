@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from depthwise.kernels.backend import MOST_ELEMENTS
 from depthwise.kernels.call import MOST_CALLS, Numbers, last_axis_dense
 from depthwise.kernels.plan import Launch, Plan, kind_of
 from depthwise.kernels.side_by_side import empty_side_by_side, lie_side_by_side
@@ -39,7 +40,7 @@ class Sight(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What changes the code of a kernel besides shapes."""
+    """What a call says besides the shapes and strides of its states."""
 
     sight: Sight
     dropout: float
@@ -79,27 +80,28 @@ class ShortAttention(torch.autograd.Function):
         options: Options,
     ) -> Tensor:
         queries, keys, values = (last_axis_dense(each) for each in (queries, keys, values))
-        mask = queries if valid is None else last_axis_dense(valid).view(torch.uint8)  # nobody follows what stands in
-        drawn = queries if seed is None else seed
-        ctx.save_for_backward(queries, keys, values, mask, drawn)
+        mask = None if valid is None else last_axis_dense(valid).view(torch.uint8)
+        ctx.save_for_backward(queries, keys, values, mask, seed)
         ctx.options = options
         rows, heads, num_queries, width = queries.shape
         out = queries.new_empty(rows, num_queries, heads, width)
         strides, device = _strides(queries, keys, values), queries.get_device()
-        launch = plan(queries.shape, keys.shape[2], _strides(mask)[0], strides, options, False, device)
-        launch.run(kind_of(queries, keys, values, mask, drawn), queries, keys, values, out, mask, drawn)
+        launch = plan(queries.shape, keys.shape[2], _row_stride(mask), strides, options, False, device)
+        kind = kind_of(queries, keys, values, mask, seed)
+        launch.run(kind, queries, keys, values, out, *_pointers(queries, mask, seed))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, mask, drawn = ctx.saved_tensors
-        gradient = last_axis_dense(gradient).transpose(1, 2)
+        queries, keys, values, mask, seed = ctx.saved_tensors
+        is_large = gradient.numel() >= MOST_ELEMENTS  # nobody has measured the rows of such a gradient yet
+        gradient = (gradient.contiguous() if is_large else last_axis_dense(gradient)).transpose(1, 2)
         found = _empty_gradients(*(each.transpose(1, 2) for each in (queries, keys, values)))
         strides = (*_strides(gradient, queries, keys, values), *(each.stride(1) for each in found))
-        launch = plan(queries.shape, keys.shape[2], _strides(mask)[0], strides, ctx.options, True, queries.get_device())
-        kind = kind_of(gradient, queries, keys, values, mask, drawn)
-        launch.run(kind, gradient, queries, keys, values, *found, mask, drawn)
+        launch = plan(queries.shape, keys.shape[2], _row_stride(mask), strides, ctx.options, True, queries.get_device())
+        kind = kind_of(gradient, queries, keys, values, mask, seed)
+        launch.run(kind, gradient, queries, keys, values, *found, *_pointers(queries, mask, seed))
         of_queries, of_keys, of_values = (
             each.transpose(1, 2) if needed else None
             for each, needed in zip(found, ctx.needs_input_grad[:3], strict=True)
@@ -115,9 +117,11 @@ def _empty_gradients(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Ten
     if lie_side_by_side((queries, keys, values), axes=2):
         of_queries, of_keys, of_values = empty_side_by_side(3, queries)
         return of_queries, of_keys, of_values
-    count = 2 if lie_side_by_side((keys, values), axes=2) else 1
-    of_keys, of_values = empty_side_by_side(2, keys) if count == 2 else (keys.new_empty(keys.shape) for _ in range(2))
-    return queries.new_empty(queries.shape), of_keys, of_values
+    of_queries = queries.new_empty(queries.shape)
+    if lie_side_by_side((keys, values), axes=2):
+        of_keys, of_values = empty_side_by_side(2, keys)
+        return of_queries, of_keys, of_values
+    return of_queries, keys.new_empty(keys.shape), values.new_empty(values.shape)
 
 
 @lru_cache(maxsize=MOST_CALLS)
@@ -151,9 +155,9 @@ def cut(
 
 
 def num_warps(readers: int, steps: int, width: int) -> int:
-    """So many that the largest tile leaves every thread 64 numbers at most: several such tiles fit its registers."""
+    """So many that the largest tile leaves every thread 32 to 64 numbers: several such tiles fit its registers."""
     largest = max(readers * steps, readers * width, steps * width)
-    return max(1, min(8, largest // 1024))
+    return next((warps for most, warps in ((1024, 1), (2048, 2), (8192, 4)) if largest <= most), 8)
 
 
 @cache
@@ -163,6 +167,15 @@ def shared_memory(device: int) -> int:
         return 2**31
     properties: Any = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)
+
+
+def _row_stride(mask: Tensor | None) -> int:
+    return 0 if mask is None else mask.stride(0)
+
+
+def _pointers(unused: Tensor, *optional: Tensor | None) -> list[Tensor]:
+    """Another tensor stands for those that are none, and nobody follows it."""
+    return [unused if tensor is None else tensor for tensor in optional]
 
 
 def _strides(*tensors: Tensor) -> Numbers:

@@ -150,11 +150,12 @@ def attend_backward(
     k = load_rows(keys, steps, length, stride_key_step, WIDTH)
     if not RELOAD:
         g = load_rows(gradient, readers, num_queries, stride_gradient_step, WIDTH)
-        v = load_rows(values, steps, length, stride_value_step, WIDTH)
     weights, total = exponentials(
         q, k, valid + row * stride_valid_row, num_queries, length, before, after, scale,
         READERS, STEPS, IS_SELF, HAS_VALID, LIMITED,
     )  # fmt: skip
+    if not RELOAD:  # any earlier, and fewer programs would share a processor: registers
+        v = load_rows(values, steps, length, stride_value_step, WIDTH)
     weights *= (1.0 / total)[:, None]
     used = weights
     if DROP:
