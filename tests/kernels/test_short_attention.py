@@ -167,7 +167,6 @@ def test_tiles_that_do_not_fit_are_read_again(width: int, monkeypatch: pytest.Mo
     case, options = a_case(24, 24, width), {"causal": True, "dropout": 0.25}
     torch.manual_seed(1)
     once = found(case, valid=case.valid, **options)
-    monkeypatch.setattr(short_attention, "SHARED_EVERYWHERE", 0)
     monkeypatch.setattr(short_attention, "shared_memory", lambda device: 0)
     plan.cache_clear()
     cut.cache_clear()
@@ -332,6 +331,7 @@ def test_all_weights_may_be_dropped() -> None:
 
 
 def test_few_kernels_serve_many_batches() -> None:
+    plan.cache_clear()
     cut.cache_clear()
     for rows, steps in ((1, 17), (2, 32)):
         states = [randn(rows, 2, steps, 16).requires_grad_() for _ in range(3)]

@@ -20,8 +20,6 @@ from depthwise.shapes import Bool, Float, Tensor
 
 FAR = 2**30
 """More steps than there are."""
-SHARED_EVERYWHERE = 64 * 1024
-"""Bytes of operands that every GPU holds at once, with room for what else a program keeps there."""
 
 
 class Sight(NamedTuple):
@@ -136,8 +134,8 @@ def plan(
     flags = (sight.is_self, options.has_valid, is_limited, dropout > 0)
     gain = 1 / (1 - dropout) if dropout < 1 else 0.0
     numbers = (num_queries, length, sight.before, sight.after, dropout, gain, width**-0.5, valid_stride, *strides)
-    operands = 2 * 2 * width * (readers + steps)
-    reload = is_backward and operands > SHARED_EVERYWHERE and operands > shared_memory(device)
+    held = 2 * 2 * (width * (readers + steps) + readers * steps)  # all states and two tiles of weights, in bytes
+    reload = is_backward and held > shared_memory(device)
     return Launch(cut(is_backward, heads, width, readers, steps, reload, flags), rows * heads, numbers, strides)
 
 
