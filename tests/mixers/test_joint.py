@@ -1,9 +1,12 @@
 """Several maps as one product: the numbers and gradients of each by itself."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import nn
 
+from depthwise.kernels import use_backend
 from depthwise.mixers import CrossAttention, SelfAttention
 from depthwise.mixers.attention import Projections
 from depthwise.mixers.joint import Joint
@@ -107,3 +110,27 @@ def test_cross_attention_gives_the_same() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for one, other in zip(ours, gradients(mixer, expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize("kind", ["self", "cross"])
+def test_gradients_of_short_attention_are_not_copied(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels write them side by side already, and they are those of torch's attention."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    mixer = (SelfAttention(32, 2, causal=True) if kind == "self" else CrossAttention(32, 2)).to(device, torch.float16)
+    x = torch.randn(2, 5, 32, device=device).half()
+    joined(mixer.projections)
+
+    def run() -> list[torch.Tensor]:
+        mixed = mixer(x) if isinstance(mixer, SelfAttention) else mixer.read(x, mixer.write(x))
+        return [mixed, *gradients(mixer, mixed)]
+
+    with use_backend("reference"):
+        expected = run()
+    with use_backend("triton"):
+        monkeypatch.delattr(torch, "cat")
+        found = run()
+        monkeypatch.undo()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() <= 5e-3 * theirs.norm() + 1e-3

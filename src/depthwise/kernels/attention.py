@@ -8,6 +8,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from depthwise.kernels.backend import pick_attention
+from depthwise.kernels.short_attention import Sight, attend_short
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -21,13 +23,17 @@ def attend(
     valid: Bool[Tensor, "B L"] | None = None,
     positions: Int[Tensor, "B P"] | None = None,
     dropout: float = 0.0,
+    backend: str = "auto",
 ) -> Float[Tensor, "B H P d"]:
     """softmax(q k / sqrt(d)) v over the keys that a query may see      (Vaswani et al. 2017, eq. 1).
 
     A query at step i (its entry in ``positions``; else queries are the last P steps) sees step j where
     0 <= i - j < window (causal) or |i - j| <= (window - 1) / 2, and where j is no padding. It always sees itself, so
-    that padding, whose output nobody uses, stays finite.
+    that padding, whose output nobody uses, stays finite. ``backend.pick_attention`` tells which kernels run.
     """
+    chosen = pick_attention(backend, queries, keys, values, valid, listed=positions is not None, is_self=True)
+    if chosen == "triton":
+        return attend_short(queries, keys, values, valid, Sight.within(window, causal=causal), dropout)
     num_queries, length = queries.shape[2], keys.shape[2]
     everything = valid is None and window is None and (not causal or (positions is None and num_queries == 1))
     if everything or (causal and valid is None and window is None and positions is None and num_queries == length):
@@ -53,8 +59,11 @@ def attend_source(
     *,
     valid: Bool[Tensor, "B S"] | None = None,
     dropout: float = 0.0,
+    backend: str = "auto",
 ) -> Float[Tensor, "B H P d"]:
-    """Attention of every query over the real tokens of another sequence."""
+    """Attention of every query over the real tokens of another sequence; zeros where it has none."""
+    if pick_attention(backend, queries, keys, values, valid, listed=False, is_self=False) == "triton":
+        return attend_short(queries, keys, values, valid, Sight(), dropout)
     mask = None if valid is None else valid[:, None, None, :]
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
 

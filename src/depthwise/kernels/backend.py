@@ -9,6 +9,11 @@
 Every call may ask. Those that do not follow the process: ``use_backend``, else the environment variable
 ``DEPTHWISE_BACKEND``, else `auto`. What the Triton kernels serve follows from the call alone, by the rules in
 ``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails.
+
+Attention has rules of its own, in ``attention_obstacle``. Its Triton kernels are for short sequences in training and
+torch's own attention, no less a kernel, is for all others, so `auto` takes the former only where there will be
+gradients. A call that asks for `triton` gets it or an error; a process that does gets it wherever it serves, because
+no model has short sequences alone.
 """
 
 import os
@@ -26,6 +31,11 @@ BACKENDS = ("auto", "reference", "triton")
 HAS_TRITON = find_spec("triton") is not None
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST_KERNEL = 255
+HALF_PRECISIONS = (torch.float16, torch.bfloat16)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+HEAD_WIDTHS = (16, 32, 64, 128)
+MOST_STEPS = 128
+"""Longest sequence whose scores one program of the attention kernels holds."""
 OLDEST_GPU = (8, 0)
 """Compute capability from which on tensor cores know bfloat16."""
 MOST_ELEMENTS = 2**31
@@ -66,6 +76,26 @@ def pick(
     return "triton"
 
 
+def pick_attention(
+    requested: str, queries: Tensor, keys: Tensor, values: Tensor, valid: Tensor | None, *, listed: bool, is_self: bool
+) -> str:
+    """The same for attention of queries (B, H, P, d) over keys and values (B, H, L, d).
+
+    ``listed`` tells that readers stand at listed positions; in self-attention they are the last steps otherwise.
+    """
+    is_forced = _known(requested) == "triton"
+    if requested == "auto":
+        requested = _of_process
+    if requested == "reference":
+        return "reference"
+    if requested == "auto" and not (queries.device.type == "cuda" and _needs_gradients(queries, keys, values)):
+        return "reference"
+    problem = attention_obstacle(queries, keys, values, valid, listed=listed, is_self=is_self)
+    if problem is not None and is_forced:
+        raise BackendUnavailable(f'the kernel back end "triton" cannot serve this: {problem}, or take "auto"')
+    return "triton" if problem is None else "reference"
+
+
 def describe() -> str:
     """Which back end GPU tensors would get here, in words."""
     if pick("auto") == "triton":
@@ -92,6 +122,42 @@ def obstacle(x: Tensor | None, kernel: Tensor | None, fused_renormalization: boo
     if not fused_renormalization:
         return "it renormalises softmax kernels only; normalise by softmax"
     return None
+
+
+def attention_obstacle(
+    queries: Tensor, keys: Tensor, values: Tensor, valid: Tensor | None, *, listed: bool, is_self: bool
+) -> str | None:
+    """Why the Triton kernels cannot serve a call of attention, with the remedy; none if they can."""
+    states = (queries, keys, values)
+    if torch.compiler.is_compiling() or any(type(each) not in PLAIN for each in states):
+        return "it knows neither compilers nor subclasses of tensors; call it with plain tensors"
+    problem = _missing(queries.device.type, queries.device.index)
+    if problem is not None:
+        return problem
+    (rows, heads, num_queries, width), length = queries.shape, keys.shape[2]
+    if queries.dtype not in HALF_PRECISIONS or not queries.dtype == keys.dtype == values.dtype:
+        found = ", ".join(str(each.dtype) for each in states)
+        return f"its queries, keys and values are all float16 or all bfloat16 but these are {found}; convert them"
+    if width not in HEAD_WIDTHS:
+        return f"it knows heads of {', '.join(map(str, HEAD_WIDTHS))} channels but got {width}; take other heads"
+    if not (0 < num_queries <= MOST_STEPS and 0 < length <= MOST_STEPS and rows * heads):
+        return f"it knows 1 to {MOST_STEPS} steps but got {num_queries} and {length}; take shorter sequences"
+    if listed:
+        return "it knows no listed positions; give all steps"
+    if is_self and num_queries > length:
+        return f"{num_queries} queries cannot be the last of {length} steps; give as many steps as there are queries"
+    if keys.shape != (rows, heads, length, width) or values.shape != keys.shape:
+        return "queries, keys and values differ in rows, heads or channels; expand them"
+    if valid is not None and valid.shape != (rows, length):
+        return "the mask is not of the shape of rows and steps; expand it"
+    for each in states:
+        if _row_extent(each) >= MOST_ELEMENTS:
+            return f"a row of shape {tuple(each.shape[1:])} takes {MOST_ELEMENTS} elements or more in memory; copy it"
+    return None
+
+
+def _needs_gradients(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 @torch.compiler.assume_constant_result

@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from depthwise.kernels.side_by_side import joined
 from depthwise.shapes import Float, Tensor
 
 
@@ -47,7 +48,7 @@ class _Joint(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         num, (for_x, _, _, *for_parts) = len(gradients), ctx.needs_input_grad
-        gradient = torch.cat(gradients, dim=-1).flatten(0, -2)
+        gradient = joined(gradients).flatten(0, -2)
         of_x = (gradient @ weight).view_as(x) if for_x else None
         nothing: Sequence[Tensor | None] = [None] * num
         of_weights = (gradient.t() @ x.flatten(0, -2)).chunk(num) if any(for_parts[:num]) else nothing
