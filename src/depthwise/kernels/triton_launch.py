@@ -1,4 +1,4 @@
-"""Launches the Triton kernels: tensors and options in, tensors out. The only file that imports those kernels."""
+"""Launches the Triton kernels of convolutions: tensors and options in, tensors out. Only it imports those kernels."""
 
 from functools import lru_cache
 from typing import Any
