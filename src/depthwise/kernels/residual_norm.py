@@ -16,7 +16,7 @@ from depthwise.shapes import Float, Tensor
 
 WIDEST = 8192
 """Elements of a row that a program holds at once."""
-FORWARD_TILE, BACKWARD_TILE = 1024, 2048
+FORWARD_TILE, BACKWARD_TILE = 256, 2048
 """Elements of narrow rows that a program takes at once, with 8 of them to a thread."""
 MOST_WARPS = 16
 PROGRAMS_PER_PROCESSOR = 2
@@ -42,7 +42,9 @@ def residual_norm(
     others than torch's, drawn anew at every call.
     """
     if branch is not None and branch.shape != x.shape:
-        raise InputError(f"a branch of shape {tuple(branch.shape)} was given for states of shape {tuple(x.shape)}")
+        raise InputError(
+            f"a branch of shape {tuple(branch.shape)} meets states of shape {tuple(x.shape)}; give both the same"
+        )
     tensors = (x, weight, bias) if branch is None else (x, branch, weight, bias)
     run = IMPLEMENTATIONS[pick_for_training(backend, *tensors, widest=WIDEST)]
     return run(x, branch, weight, bias, epsilon, 0.0 if branch is None else dropout)

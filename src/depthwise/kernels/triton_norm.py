@@ -38,13 +38,11 @@ def normalize_rows(
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_BRANCH: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows, with mean and reciprocal standard deviation of each for the backward pass."""
-    block = tl.program_id(0)
-    local = tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
-    rows = block * ROWS + local
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_inside = (columns < WIDTH)[None, :]
     exists = (rows < num_rows)[:, None] & is_inside
-    place = block.to(tl.int64) * (ROWS * WIDTH) + (local[:, None] * WIDTH + columns[None, :])
+    place = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     gamma = tl.load(weight + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
     beta = tl.load(bias + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
 
@@ -72,16 +70,15 @@ def normalize_rows_backward(
     (sum dy * n, sum dy) of its rows in ``parts``.
     """
     program = tl.program_id(0)
-    local = tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     is_inside = columns < WIDTH
     gamma = tl.load(weight + columns, mask=is_inside, other=0.0).to(tl.float32)
     of_weight = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     of_bias = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     for block in range(program, num_blocks, tl.num_programs(0)):
-        rows = block * ROWS + local
+        rows = block * ROWS + tl.arange(0, ROWS)
         exists = (rows < num_rows)[:, None] & is_inside[None, :]
-        place = block.to(tl.int64) * (ROWS * WIDTH) + (local[:, None] * WIDTH + columns[None, :])
+        place = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
         outgoing = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
         mean = tl.load(mean_of_rows + rows, mask=rows < num_rows, other=0.0)
         rstd = tl.load(rstd_of_rows + rows, mask=rows < num_rows, other=0.0)
