@@ -91,11 +91,11 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, target: SmoothedTarget) -> tuple[Tensor, Tensor]:
         logits = logits.contiguous()
-        losses, nlls, lses = (logits.new_empty(len(labels), dtype=torch.float32) for _ in range(3))
+        losses, nlls, *kept = (logits.new_empty(len(labels), dtype=torch.float32) for _ in range(4))
         if len(labels):
             plan = plan_forward(target.num_types, target.smoothing > 0, target.ignored)
-            plan.launch(len(labels), (logits, labels, losses, nlls, lses), (target.of_label, target.of_every))
-        ctx.save_for_backward(logits, labels, lses)
+            plan.launch(len(labels), (logits, labels, losses, nlls, *kept), (target.of_label, target.of_every))
+        ctx.save_for_backward(logits, labels, *kept)
         ctx.target = target
         total, nll = losses.sum(), nlls.sum()
         ctx.mark_non_differentiable(nll)
@@ -107,12 +107,13 @@ class SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    logits, labels, lses = ctx.saved_tensors
+    logits, labels, pivots, log_sums = ctx.saved_tensors
     target: SmoothedTarget = ctx.target
     out = torch.empty_like(logits)
     if len(labels):
         plan = plan_backward(target.num_types, target.ignored)
-        plan.launch(len(labels), (gradient, logits, labels, lses, out), (target.of_label, target.of_every))
+        tensors = (gradient, logits, labels, pivots, log_sums, out)
+        plan.launch(len(labels), tensors, (target.of_label, target.of_every))
     return out, None, None
 
 

@@ -21,10 +21,11 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 @no_type_check
 def cross_entropy_rows(
-    scores, labels, losses, nlls, lses, of_label, of_every,
+    scores, labels, losses, nlls, pivots, log_sums, of_label, of_every,
     NUM_TYPES: tl.constexpr, BLOCK: tl.constexpr, SMOOTH: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
-    """Loss and negative log-likelihood of one row, and L to base 2 for the backward pass.
+    """Loss and negative log-likelihood of one row, and for the backward pass its largest score and the logarithm (base
+    2) of the sum of exponentials relative to it: apart, so that large scores cost no precision.
 
     Blocks of the row share one running maximum; sums are kept per lane and added up at the end.
     """
@@ -33,7 +34,8 @@ def cross_entropy_rows(
     if label == IGNORED:
         tl.store(losses + row, 0.0)
         tl.store(nlls + row, 0.0)
-        tl.store(lses + row, 0.0)
+        tl.store(pivots + row, 0.0)
+        tl.store(log_sums + row, 0.0)
     else:
         here = scores + row.to(tl.int64) * NUM_TYPES
         types = tl.arange(0, BLOCK)
@@ -45,28 +47,28 @@ def cross_entropy_rows(
             z = tl.load(here + begin + types, mask=exists, other=float("-inf")).to(tl.float32)
             if SMOOTH:
                 plain += tl.where(exists, z, 0.0)
-            z = z * LOG2_E
             earlier = largest
             largest = tl.maximum(earlier, tl.max(z, 0))
             pivot = tl.where(largest == float("-inf"), 0.0, largest)
-            exponentials = exponentials * tl.exp2(earlier - pivot) + tl.exp2(z - pivot)
+            exponentials = exponentials * tl.exp2((earlier - pivot) * LOG2_E) + tl.exp2((z - pivot) * LOG2_E)
         pivot = tl.where(largest == float("-inf"), 0.0, largest)
-        lse = pivot + tl.log2(tl.sum(exponentials, 0))
+        log_sum = tl.log2(tl.sum(exponentials, 0))
         is_known = (label >= 0) & (label < NUM_TYPES)
         z_label = tl.load(here + label, mask=is_known, other=float("nan")).to(tl.float32)
-        nll = lse * LN_2 - z_label
+        nll = (pivot - z_label) + log_sum * LN_2
         loss = nll
         if SMOOTH:
-            loss = of_label * nll + of_every * (NUM_TYPES * (lse * LN_2) - tl.sum(plain, 0))
+            loss = of_label * nll + of_every * (NUM_TYPES * (pivot + log_sum * LN_2) - tl.sum(plain, 0))
         tl.store(losses + row, loss)
         tl.store(nlls + row, nll)
-        tl.store(lses + row, tl.where(is_known, lse, float("nan")))
+        tl.store(pivots + row, pivot)
+        tl.store(log_sums + row, tl.where(is_known, log_sum, float("nan")))
 
 
 @triton.jit
 @no_type_check
 def cross_entropy_rows_backward(
-    gradient, scores, labels, lses, out, of_label, of_every,
+    gradient, scores, labels, pivots, log_sums, out, of_label, of_every,
     NUM_TYPES: tl.constexpr, BLOCK: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores of one row, from that of the summed loss."""
@@ -81,11 +83,12 @@ def cross_entropy_rows_backward(
             zeros = tl.zeros((BLOCK,), dtype=out.dtype.element_ty)
             tl.store(out + begin + types, zeros, mask=begin + types < NUM_TYPES)
     else:
-        lse = tl.load(lses + row)
+        pivot = tl.load(pivots + row)
+        log_sum = tl.load(log_sums + row)
         outgoing = tl.load(gradient).to(tl.float32)
         for begin in range(0, NUM_TYPES, BLOCK):
             exists = begin + types < NUM_TYPES
             z = tl.load(scores + begin + types, mask=exists, other=0.0).to(tl.float32)
             target = tl.where(begin + types == label, of_label + of_every, of_every)
-            change = (tl.exp2(z * LOG2_E - lse) - target) * outgoing
+            change = (tl.exp2((z - pivot) * LOG2_E - log_sum) - target) * outgoing
             tl.store(out + begin + types, change.to(out.dtype.element_ty), mask=exists)
