@@ -8,8 +8,8 @@
 
 Every call may ask. Those that do not follow the process: ``use_backend``, else the environment variable
 ``DEPTHWISE_BACKEND``, else `auto`. What the Triton kernels serve follows from the call alone, by the rules in
-``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails. Some operations are fused
-in training only: see ``pick_for_training``.
+``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails. Some operations are
+fused in training only: see ``pick_for_training``.
 """
 
 import os
