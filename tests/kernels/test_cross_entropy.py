@@ -9,7 +9,8 @@ from torch import Tensor
 
 from depthwise.errors import BackendUnavailable
 from depthwise.kernels import smoothed_cross_entropy, use_backend
-from depthwise.kernels.cross_entropy import IMPLEMENTATIONS, SmoothedTarget
+from depthwise.kernels.cross_entropy import IMPLEMENTATIONS, SmoothedTarget, plan_backward, plan_forward
+from depthwise.kernels.plan import Plan
 
 pytest.importorskip("triton")
 
@@ -163,6 +164,14 @@ def test_a_target_sums_to_one(smoothing: float, over_others: bool) -> None:
 
 
 # What is served
+
+
+@pytest.mark.parametrize(
+    "plan", [plan_forward(8, True, IGNORED), plan_backward(8, IGNORED)], ids=["forward", "backward"]
+)
+def test_constants_stand_last_and_in_order(plan: Plan) -> None:
+    """A kernel that was compiled gets them by their places."""
+    assert list(plan.constants) == plan.kernel.arg_names[-len(plan.constants) :]
 
 
 @pytest.fixture

@@ -11,7 +11,15 @@ from torch.nn import functional as F
 
 from depthwise.errors import BackendUnavailable, InputError
 from depthwise.kernels import residual_norm, use_backend
-from depthwise.kernels.residual_norm import IMPLEMENTATIONS, WIDEST, residual_norm_reference
+from depthwise.kernels.plan import Plan
+from depthwise.kernels.residual_norm import (
+    IMPLEMENTATIONS,
+    WIDEST,
+    plan_backward,
+    plan_finish,
+    plan_forward,
+    residual_norm_reference,
+)
 
 pytest.importorskip("triton")
 
@@ -212,6 +220,16 @@ def test_replays_of_a_recorded_pass_draw_anew() -> None:
 
 
 # What is served
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [plan_forward(8, True, True), plan_backward(8, True, True, True), plan_finish(8)],
+    ids=lambda plan: plan.kernel.__name__,
+)
+def test_constants_stand_last_and_in_order(plan: Plan) -> None:
+    """A kernel that was compiled gets them by their places."""
+    assert list(plan.constants) == plan.kernel.arg_names[-len(plan.constants) :]
 
 
 def arguments(dtype: torch.dtype = torch.float32, width: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:

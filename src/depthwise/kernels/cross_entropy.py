@@ -99,10 +99,11 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         ctx.target = target
         total, nll = losses.sum(), nlls.sum()
         ctx.mark_non_differentiable(nll)
+        ctx.set_materialize_grads(False)  # that of the likelihood would be filled with zeros
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
         return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, gradient)
 
 

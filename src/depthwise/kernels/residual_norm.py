@@ -66,7 +66,7 @@ def residual_norm_triton(
     dtype = x.dtype if branch is None else torch.promote_types(x.dtype, branch.dtype)
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.float32
-    options = Options(epsilon, dropout, dtype)
+    options = Options(float(epsilon), float(dropout), dtype)  # Triton compiles anew for whole numbers
     out: Tensor = ResidualNorm.apply(x, branch, weight, bias, seed, options)
     return out
 

@@ -83,11 +83,15 @@ class Residual(nn.Module):
         return after if gate is None or gate.run is None else torch.where(_per_token(gate.run), after, x)
 
     def _normalized(self, x: Tensor, branch: Tensor | None) -> Tensor:
-        """The norm of x and, where given, the branch after dropout. A norm that is not as it was made is called."""
+        """The norm of x and, where given, the branch after dropout; in training as one operation.
+
+        A norm that is not as it was made is called: hooks on it hear of it, and what took its place runs.
+        """
         norm, dropout = self.norm, self.dropout if self.training else 0.0
         assert norm is not None, "only a placement has a norm"
         if type(norm) is nn.LayerNorm and not (norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks):
-            return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout)
+            backend = "auto" if self.training else "reference"
+            return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout, backend=backend)
         normalized: Tensor = norm(x if branch is None else x + F.dropout(branch, dropout))
         return normalized
 
