@@ -1,5 +1,6 @@
 """The fused cross-entropy against torch's operators in float64: on a GPU, or by Triton's interpreter."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.errors import BackendUnavailable
+from depthwise.errors import BackendUnavailable, InputError
 from depthwise.kernels import smoothed_cross_entropy, use_backend
 from depthwise.kernels.cross_entropy import IMPLEMENTATIONS, SmoothedTarget, plan_backward, plan_forward
 from depthwise.kernels.plan import Plan
@@ -210,6 +211,12 @@ def test_what_triton_cannot_serve() -> None:
     logits, labels = drawn(2, 5)
     with pytest.raises(BackendUnavailable, match=r"but got torch.float64; convert the tensors, or take"):
         smoothed_cross_entropy(logits.double().requires_grad_(), labels, 0.1, backend="triton")
+
+
+def test_labels_that_do_not_fit() -> None:
+    logits, labels = drawn(2, 5)
+    with pytest.raises(InputError, match=r"^1 labels do not fit scores of shape \(2, 5\); give one per row$"):
+        inspect.unwrap(smoothed_cross_entropy)(logits, labels[:1], 0.1)
 
 
 def test_it_is_differentiable_once() -> None:

@@ -307,6 +307,13 @@ def test_a_branch_of_another_shape() -> None:
         inspect.unwrap(residual_norm)(x, branch[:1], weight, bias, epsilon=EPSILON)
 
 
+def test_parameters_of_another_width() -> None:
+    x, branch, weight, bias = arguments()
+    for given in ((weight[:3], bias), (weight, bias[:3]), (weight[:1], bias[:1])):
+        with pytest.raises(InputError, match=r"^weight and bias of a norm have the width of the states, 4; give such"):
+            inspect.unwrap(residual_norm)(x, branch, *given, epsilon=EPSILON)
+
+
 def test_autocast_gives_float32() -> None:
     x, branch, weight, bias = arguments(torch.float16)
     with torch.autocast(DEVICE, torch.float16 if IS_FAST else torch.bfloat16):

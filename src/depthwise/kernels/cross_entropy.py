@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from depthwise.errors import InputError
 from depthwise.kernels.backend import pick_for_training
 from depthwise.kernels.plan import Plan
 from depthwise.kernels.tiles import power_of_two
@@ -38,6 +39,8 @@ def smoothed_cross_entropy(
     Computed in float32 at least; no target distribution is built. The likelihood carries no gradient. Triton serves
     passes of training (see ``pick_for_training``).
     """
+    if labels.shape != logits.shape[:1]:
+        raise InputError(f"{labels.numel()} labels do not fit scores of shape {tuple(logits.shape)}; give one per row")
     run = IMPLEMENTATIONS[pick_for_training(backend, logits)]
     return run(logits, labels, SmoothedTarget(smoothing, logits.shape[-1], over_others, ignored))
 

@@ -45,6 +45,8 @@ def residual_norm(
         raise InputError(
             f"a branch of shape {tuple(branch.shape)} meets states of shape {tuple(x.shape)}; give both the same"
         )
+    if not weight.shape == bias.shape == x.shape[-1:]:
+        raise InputError(f"weight and bias of a norm have the width of the states, {x.shape[-1]}; give such ones")
     tensors = (x, weight, bias) if branch is None else (x, branch, weight, bias)
     run = IMPLEMENTATIONS[pick_for_training(backend, *tensors, widest=WIDEST)]
     return run(x, branch, weight, bias, epsilon, 0.0 if branch is None else dropout)

@@ -89,7 +89,7 @@ class Residual(nn.Module):
         """
         norm, dropout = self.norm, self.dropout if self.training else 0.0
         assert norm is not None, "only a placement has a norm"
-        if type(norm) is nn.LayerNorm and not (norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks):
+        if _is_as_made(norm):
             backend = "auto" if self.training else "reference"
             return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout, backend=backend)
         normalized: Tensor = norm(x if branch is None else x + F.dropout(branch, dropout))
@@ -168,6 +168,12 @@ class Block(GradientCheckpointingLayer):
             assert source is not None, "a block with attention over a source was given none"
             x = self.cross_residual.leave(x, self.cross.read(self.cross_residual.enter(x), source), gate)
         return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)), gate)
+
+
+def _is_as_made(norm: nn.Module) -> bool:
+    """Whether it is a layer norm with weight and bias that nobody put hooks on or another module in place of."""
+    hooks = (norm._forward_hooks, norm._forward_pre_hooks, norm._backward_hooks, norm._backward_pre_hooks)
+    return type(norm) is nn.LayerNorm and not any(hooks) and norm.elementwise_affine and norm.bias is not None
 
 
 def _per_token(gate: Tensor) -> Tensor:
