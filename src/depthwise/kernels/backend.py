@@ -8,7 +8,8 @@
 
 Every call may ask. Those that do not follow the process: ``use_backend``, else the environment variable
 ``DEPTHWISE_BACKEND``, else `auto`. What the Triton kernels serve follows from the call alone, by the rules in
-``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails.
+``obstacle``: it never depends on whether a kernel happened to work. A kernel that fails, fails. Some operations are
+fused in training only: see ``pick_for_training``.
 
 Attention has rules of its own, in ``attention_obstacle``. Its Triton kernels are for short sequences in training and
 torch's own attention, no less a kernel, is for all others, so `auto` takes the former only where there will be
@@ -17,7 +18,7 @@ no model has short sequences alone.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -29,10 +30,11 @@ from depthwise.shapes import Tensor
 
 BACKENDS = ("auto", "reference", "triton")
 HAS_TRITON = find_spec("triton") is not None
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that a kernel may be launched on directly; subclasses have an operator's behaviour of their own."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST_KERNEL = 255
 HALF_PRECISIONS = (torch.float16, torch.bfloat16)
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 HEAD_WIDTHS = (16, 32, 64, 128)
 MOST_STEPS = 128
 """Longest sequence whose scores one program of the attention kernels holds."""
@@ -63,11 +65,30 @@ def pick(
     Without tensors the answer is about this machine. ``kernel`` holds weights or logits of K taps in its last axis.
     ``fused_renormalization`` is false for a call that divides by the mass of a kernel which is no softmax.
     """
+    return _decided(requested, x, lambda: obstacle(x, kernel, fused_renormalization))
+
+
+def pick_for_training(requested: str, x: Tensor, *others: Tensor, widest: int | None = None) -> str:
+    """The same for what is fused in training only: plain tensors in a pass that somebody will differentiate.
+
+    All else (evaluation, ``torch.compile``, ``torch.export``, subclasses of tensors) gets torch's own operators by the
+    reference, whoever asks. ``widest`` is the most elements that the kernels take in the last axis of x.
+    """
+    _known(requested)
+    tensors = (x, *others)
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return "reference"
+    if not all(type(each) in PLAIN for each in tensors) or not any(each.requires_grad for each in tensors):
+        return "reference"
+    return _decided(requested, x, lambda: _obstacle_of_rows(tensors, widest))
+
+
+def _decided(requested: str, x: Tensor | None, obstacle_of_call: Callable[[], str | None]) -> str:
     if requested == "auto":
         requested = _of_process
     if _known(requested) == "reference":
         return "reference"
-    problem = obstacle(x, kernel, fused_renormalization)
+    problem = obstacle_of_call()
     if requested == "auto":
         on_gpu = x is None or x.device.type == "cuda"
         return "triton" if on_gpu and problem is None else "reference"
@@ -114,7 +135,7 @@ def obstacle(x: Tensor | None, kernel: Tensor | None, fused_renormalization: boo
         return problem
     for tensor in (x,) if kernel is None else (x, kernel):
         if tensor.dtype not in PRECISIONS:
-            return f"it knows float32, float16 and bfloat16 but got {tensor.dtype}; convert the tensors"
+            return _unknown(tensor.dtype)
         if tensor.dim() > 2 and _row_extent(tensor) >= MOST_ELEMENTS:
             return f"a row of shape {tuple(tensor.shape[1:])} takes {MOST_ELEMENTS} elements or more in memory; cut it"
     if kernel is not None and kernel.shape[-1] > WIDEST_KERNEL:
@@ -158,6 +179,24 @@ def attention_obstacle(
 
 def _needs_gradients(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _obstacle_of_rows(tensors: tuple[Tensor, ...], widest: int | None) -> str | None:
+    """The same for kernels that work on rows of any number, dense in memory or copied."""
+    device, width = tensors[0].device, tensors[0].shape[-1]
+    problem = _missing(device.type, device.index)
+    if problem is not None:
+        return problem
+    for tensor in tensors:
+        if tensor.dtype not in PRECISIONS:
+            return _unknown(tensor.dtype)
+    if widest is not None and width > widest:
+        return f"it knows rows of up to {widest} elements but got {width}; take narrower ones"
+    return None
+
+
+def _unknown(dtype: torch.dtype) -> str:
+    return f"it knows float32, float16 and bfloat16 but got {dtype}; convert the tensors"
 
 
 @torch.compiler.assume_constant_result

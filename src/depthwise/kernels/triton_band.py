@@ -10,8 +10,8 @@ transposed:  o is a source and s reads, at tap k = o - t(s) + left, W[o, s] = w[
 
 ``t`` is a list of positions, or ``shift`` plus the index. Softmax and DropConnect happen while the band is made.
 Sources on padding or outside the sequence are not loaded, those in another segment weigh nothing. Exponentials are
-powers of 2 (a unit of the GPU), so ``lse`` holds logarithms to base 2. Such files need
-Triton: only those that launch kernels import them, and only once they are needed.
+powers of 2 (a unit of the GPU), so ``lse`` holds logarithms to base 2. Files such as this one need Triton: they are
+imported by each other and, when first needed, by what launches them.
 """
 
 import os

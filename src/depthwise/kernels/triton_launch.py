@@ -1,4 +1,4 @@
-"""Launches the Triton kernels of convolutions, and alone imports them: tensors and options in, tensors out."""
+"""Launches the Triton kernels of convolutions: tensors and options in, tensors out. Only it imports those kernels."""
 
 from functools import lru_cache
 from typing import Any

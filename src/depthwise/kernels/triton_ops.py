@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from depthwise.errors import InputError
+from depthwise.kernels.backend import PLAIN
 from depthwise.kernels.call import Call, OptionalTensors, call_of, check_shapes, shape_of
 from depthwise.kernels.options import ConvOptions
 from depthwise.kernels.packed import segments_of
@@ -26,7 +27,6 @@ OPTIONS = (
     "int left, int num_readers, Tensor? valid, Tensor? positions, Tensor? segments, Tensor? seed, "
     "bool softmax, bool renormalize, float dropconnect, bool dropconnect_shared"
 )
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 LIBRARY.define(f"convolve(Tensor x, Tensor kernel, {OPTIONS}, bool keep) -> (Tensor, Tensor)")
 LIBRARY.define(
     f"convolve_backward(Tensor gradient, Tensor x, Tensor kernel, Tensor lse, {OPTIONS}, bool for_x, bool for_kernel)"

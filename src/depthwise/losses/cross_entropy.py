@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from depthwise.errors import InputError
+from depthwise.kernels import smoothed_cross_entropy
 from depthwise.kernels.weights import at_least_float32
 from depthwise.shapes import Float, Int, Tensor
 
@@ -17,8 +18,7 @@ def token_cross_entropy(
     """Cross-entropy in float32 over all labels that are not ``IGNORED``; see ``summed_over_items``."""
     check_labels(labels, logits.shape[-1])
     labels = labels.to(logits.device)
-    logits = at_least_float32(logits)
-    total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    total, _ = smoothed_cross_entropy(logits.flatten(0, -2), labels.flatten(), 0.0, ignored=IGNORED)
     return summed_over_items(total, num_items, (labels != IGNORED).sum())
 
 
@@ -34,7 +34,10 @@ def summed_over_items(
 
 
 def check_labels(labels: Int[Tensor, "..."], num_classes: int) -> None:
-    """Refuse labels that no class has. Only tensors on the CPU are looked into; elsewhere torch fails by itself."""
+    """Refuse labels that no class has. Only tensors on the CPU are looked into.
+
+    Elsewhere torch fails by itself, and where its operators are fused (``smoothed_cross_entropy``) the loss is NaN.
+    """
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
     outside = ((labels < 0) | (labels >= num_classes)) & (labels != IGNORED)

@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.errors import ConfigError, Problem
+from depthwise.kernels import residual_norm
 from depthwise.memory import KeyValueMemory, Memory, Places
 from depthwise.mixers import CrossAttention, ScaledLinear, build_mixer, torch_gain
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -63,23 +64,36 @@ class Residual(nn.Module):
 
     def enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """What the branch sees of x."""
-        return self.norm(x) if self.norm is not None and self.placement == "pre" else x
+        return self._normalized(x, None) if self.placement == "pre" else x
 
     def leave(
         self, x: Float[Tensor, "B T D"], branch: Float[Tensor, "B T D"], gate: Gate | None
     ) -> Float[Tensor, "B T D"]:
         """x after its branch has been added."""
-        branch = F.dropout(branch, self.dropout, self.training)
-        if gate is not None and gate.weight is not None:
-            if self.placement == "post":
+        weight = None if gate is None else gate.weight
+        if self.placement == "post":
+            if weight is not None:
                 raise ConfigError(
                     "gate", [Problem("norm", 'a soft gate needs norm "pre" or "none"; with "post" use a hard gate')]
                 )
-            branch = branch * _per_token(gate.weight).to(branch.dtype)
-        after = x + branch
-        if self.norm is not None and self.placement == "post":
-            after = self.norm(after)
+            after = self._normalized(x, branch)
+        else:
+            branch = F.dropout(branch, self.dropout, self.training)
+            after = x + (branch if weight is None else branch * _per_token(weight).to(branch.dtype))
         return after if gate is None or gate.run is None else torch.where(_per_token(gate.run), after, x)
+
+    def _normalized(self, x: Tensor, branch: Tensor | None) -> Tensor:
+        """The norm of x and, where given, the branch after dropout; in training as one operation.
+
+        A norm that is not as it was made is called: hooks on it hear of it, and what took its place runs.
+        """
+        norm, dropout = self.norm, self.dropout if self.training else 0.0
+        assert norm is not None, "only a placement has a norm"
+        if _is_as_made(norm):
+            backend = "auto" if self.training else "reference"
+            return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout, backend=backend)
+        normalized: Tensor = norm(x if branch is None else x + F.dropout(branch, dropout))
+        return normalized
 
 
 class Block(GradientCheckpointingLayer):
@@ -154,6 +168,12 @@ class Block(GradientCheckpointingLayer):
             assert source is not None, "a block with attention over a source was given none"
             x = self.cross_residual.leave(x, self.cross.read(self.cross_residual.enter(x), source), gate)
         return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)), gate)
+
+
+def _is_as_made(norm: nn.Module) -> bool:
+    """Whether it is a layer norm with weight and bias that nobody put hooks on or another module in place of."""
+    hooks = (norm._forward_hooks, norm._forward_pre_hooks, norm._backward_hooks, norm._backward_pre_hooks)
+    return type(norm) is nn.LayerNorm and not any(hooks) and norm.elementwise_affine and norm.bias is not None
 
 
 def _per_token(gate: Tensor) -> Tensor:
