@@ -107,9 +107,9 @@ def _command(path: Path) -> str:
 
 
 def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Records by command, later ones in the place of earlier ones."""
-    by_command = {record["command"]: record for record in (*old, *new)}
-    return [by_command[command] for command in sorted(by_command)]
+    """Records by command and seed, later ones in the place of earlier ones."""
+    found = {(without_seed(record["command"]), record["seed"]): record for record in (*old, *new)}
+    return [found[key] for key in sorted(found)]
 
 
 def without_seed(command: str) -> str:
@@ -127,19 +127,24 @@ def rows(records: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
 
 def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
     """One table as Markdown. Rows that were not measured are left out, and so is a table without any."""
-    columns, facts, lines = description["columns"], description.get("facts", FACTS), []
+    columns, facts, lines, num_measured = description["columns"], description.get("facts", FACTS), [], 0
     for wanted in description["rows"]:
         if "runs" not in wanted:
             lines.append([wanted["label"], *_figures_of_others(wanted, columns), *["–"] * len(facts)])
         elif (row := measured.get(wanted["runs"])) is not None:
-            cells = [wanted["label"]]
             own = {option: wanted[option] for option in OWN if option in wanted}
+            if row.finished and not any(
+                row.values(column["result"], column["metric"]) for column in ({**each, **own} for each in columns)
+            ):
+                continue
+            cells = [wanted["label"]]
             for column in columns:
                 published = wanted.get("published", {}).get(column["title"])
                 cells += _cell(row, {**column, **own}, published, "published" in column)
             known = _facts(wanted["runs"], row)
             lines.append([*cells, *(known[fact] for fact in facts)])
-    if not any(wanted.get("runs") in measured for wanted in description["rows"]):
+            num_measured += 1
+    if not num_measured:
         return "Not measured yet.\n"
     head = [description["label"]]
     for column in columns:
