@@ -42,8 +42,9 @@ class ScriptedTask:
         return [Prediction(str(first)) for first in self.asked[-1]]
 
 
-def scripted_model(vocab_size: int = 10) -> Any:
-    return SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
+def scripted_engine(vocab_size: int = 10) -> Any:
+    model = SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
+    return SimpleNamespace(model=model, executor=None)
 
 
 def rows_of(*lengths: int) -> list[Row]:
@@ -53,7 +54,7 @@ def rows_of(*lengths: int) -> list[Row]:
 
 def test_the_longest_first_within_the_budget_answered_in_order() -> None:
     task = ScriptedTask(batch_tokens=8)
-    found = predict_rows(task, scripted_model(), rows_of(2, 4, 1, 4, 2, 2))  # type: ignore[arg-type]
+    found = predict_rows(task, scripted_engine(), rows_of(2, 4, 1, 4, 2, 2))  # type: ignore[arg-type]
     assert [prediction.text for prediction in found] == ["0", "1", "2", "3", "4", "5"]
     assert [sorted(batch) for batch in task.asked] == [[1, 3], [0, 2, 4, 5]]
 
@@ -61,26 +62,26 @@ def test_the_longest_first_within_the_budget_answered_in_order() -> None:
 def test_rows_are_limited_by_the_scores_of_all_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 100)
     task = ScriptedTask(batch_tokens=1000, num_beams=5)
-    predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(vocab_size=10), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [1, 2, 2]
     task.asked.clear()
     task.model_class = SimpleNamespace(needs=("encoder",))
-    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [5]
 
 
 def test_rows_are_limited_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     task = ScriptedTask(batch_tokens=1000, batch_rows=2)
-    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert sorted(len(batch) for batch in task.asked) == [1, 2, 2]
     task.asked.clear()
     monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 10)
-    predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(vocab_size=10), rows_of(1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [1, 1, 1]
 
 
 def test_nothing_asked_nothing_answered() -> None:
-    assert predict_rows(ScriptedTask(8), scripted_model(), []) == []  # type: ignore[arg-type]
+    assert predict_rows(ScriptedTask(8), scripted_engine(), []) == []  # type: ignore[arg-type]
 
 
 def test_too_little_memory_on_the_gpu() -> None:
@@ -92,7 +93,7 @@ def test_too_little_memory_on_the_gpu() -> None:
     task.predict = predict  # type: ignore[method-assign]
     message = "the GPU has too little memory for batches of 8 tokens; give fewer by evaluation.batch_tokens"
     with pytest.raises(InputError, match=message):
-        predict_rows(task, scripted_model(), rows_of(1))  # type: ignore[arg-type]
+        predict_rows(task, scripted_engine(), rows_of(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -130,7 +131,7 @@ def test_a_search_that_ends_before_its_limit_knows_no_limit(make_run: MakeRun) -
 def test_probabilities_of_all_labels_sum_up_to_one(make_run: MakeRun) -> None:
     run = load_run(make_run("classes"), device="cpu")
     rows = run.task.scored_rows([("a b",)] * 2, ["good", "bad"])
-    assert sum(map(exp, score_rows(run.task, run.model, rows))) == pytest.approx(1)
+    assert sum(map(exp, score_rows(run.task, run.engine, rows))) == pytest.approx(1)
 
 
 @torch.no_grad()
@@ -139,7 +140,7 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
     run = load_run(make_run("translation"), device="cpu")
     texts, outputs = [("a b c",), ("b",)], ["c", "c b a"]
     rows = run.task.scored_rows(texts, outputs)
-    found = score_rows(run.task, run.model, rows)
+    found = score_rows(run.task, run.engine, rows)
     expected = []
     for row in rows:
         source, target = (torch.tensor(ids)[None] for ids in row.texts)
@@ -153,5 +154,5 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         run.task, "log_probabilities", lambda model, some: sizes.append(len(some)) or score(model, some)
     )
-    assert score_rows(run.task, run.model, rows) == pytest.approx(expected)
+    assert score_rows(run.task, run.engine, rows) == pytest.approx(expected)
     assert sizes == [1, 1]

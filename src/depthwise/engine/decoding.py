@@ -37,7 +37,7 @@ class Generated:
     ``scores`` are the log-probabilities that the model gives these tokens or, from a beam, the scores of sequences.
     ``num_token_layers`` counts the blocks that ran for single tokens while these were made, the prompt aside, and
     ``num_filled`` what was done apart from that for tokens that had left (see ``fills``). ``seconds`` is all the time
-    that it took, of which ``encoder_seconds`` went to the source or the prompt.
+    that it took, of which ``encoder_seconds`` went to the source or the prompt. After ``num_steps`` all rows had ended.
     """
 
     tokens: Int[Tensor, "B M"]
@@ -47,6 +47,7 @@ class Generated:
     num_filled: int
     seconds: float
     encoder_seconds: float
+    num_steps: int
     prompt: Int[Tensor, "_b _t"] = field(repr=False)
 
     @property
@@ -120,6 +121,7 @@ class Decoding:
             num_filled=filling.num_filled,
             seconds=time.perf_counter() - begin,
             encoder_seconds=encoded - begin,
+            num_steps=state.length + 1 - start.prompt.shape[1],
             prompt=start.prompt,
         )
 

@@ -1,11 +1,14 @@
 """The engine: a model that computes only what is asked of it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.decoding import Decoding, Generated
 from depthwise.engine.encoder import CompactEncoder
+from depthwise.engine.search_options import unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.executing import executed_by
@@ -20,24 +23,24 @@ class Engine:
     Calling it gives what the model itself says of the same inputs (classification, tagging, answers, filling in masks);
     its encoder computes neither padding nor tokens that have left. ``generate`` gives the tokens of the model's own
     ``generate`` from a memory that is written in place. ``token_layers`` counts the blocks that tokens of encoders have
-    run so far.
+    run so far. ``executor`` is what runs encoders: within ``executed_by(engine.executor)``, those of any call.
     """
 
     def __init__(self, model: DepthwisePreTrainedModel) -> None:
         self.model = model.eval()
-        self._encoder = CompactEncoder()
+        self.executor = CompactEncoder()
         self._decoding: Decoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
             self._decoding = Decoding(model)
 
     @property
     def token_layers(self) -> int:
-        return self._encoder.token_layers
+        return self.executor.token_layers
 
     @torch.inference_mode()
     def __call__(self, *arguments: Any, **options: Any) -> DepthwiseOutput:
         """What the model itself says of the same inputs."""
-        with executed_by(self._encoder):
+        with executed_by(self.executor):
             output: DepthwiseOutput = self.model(*arguments, **options)
         return output
 
@@ -45,5 +48,18 @@ class Engine:
         """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options."""
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
-        with executed_by(self._encoder):
+        with executed_by(self.executor):
             return self._decoding.generate(*arguments, **options)
+
+    def can_generate(self, options: Iterable[str] = ()) -> bool:
+        """Whether ``generate`` is for this model and knows these options, and those that its generation config sets.
+
+        It is not for models without a decoder, nor for those that are sharded over several processes, whose weights are
+        together only while the model itself runs.
+        """
+        is_sharded = any(isinstance(module, FSDPModule) for module in self.model.modules())
+        return (
+            self._decoding is not None
+            and not is_sharded
+            and not unknown_options(self._decoding.model.generation_config, options)
+        )

@@ -1,0 +1,25 @@
+"""Text found by the engine, on behalf of tasks, which do not know it."""
+
+from transformers import PreTrainedModel
+
+from depthwise.engine import Engine
+from depthwise.tasks.searching import Found, Search, search_by_model
+
+
+class EngineSearch:
+    """A searcher (``tasks.searching``) for one model.
+
+    The engine searches wherever ``Engine.can_generate`` says so. That leaves models that are sharded over processes,
+    and those whose generation config sets an option that the engine does not know: they search by themselves.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __call__(self, model: PreTrainedModel, search: Search) -> Found:
+        assert model is self.engine.model, "an engine searches with its own model"
+        options = search.options if search.limits is None else {**search.options, "limits": search.limits.tolist()}
+        if not self.engine.can_generate(options):
+            return search_by_model(model, search)
+        found = self.engine.generate(search.input_ids, search.attention_mask, **options)
+        return Found(found.sequences, found.tokens, found.depths, found.num_steps)
