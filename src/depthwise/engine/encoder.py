@@ -34,9 +34,7 @@ class CompactEncoder:
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
-        if plan is None and leaving is not None and leaving.policy.plans:
-            planned = leaving.policy.plan(_context(leaving, steps, valid)).expand(x.shape[:2])
-            plan = Plan.of_depths(planned if valid is None else planned * valid, stack.num_layers)
+        plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.cpu()
         if plan is None and leaving is None and bool(real.all()):
             self.token_layers += stack.num_layers * real.numel()
@@ -199,6 +197,16 @@ class _Question:
             self._before = self._before.index_select(axis, kept)
             self._memory = {name: value.index_select(axis, kept) for name, value in self._memory.items()}
         self._asked = origin
+
+
+def planned(
+    stack: Stack, leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None
+) -> Plan | None:
+    """What a policy plans for a padded batch; none where it decides on the way."""
+    if not leaving.policy.plans:
+        return None
+    depths = leaving.policy.plan(_context(leaving, steps, valid)).expand(steps.shape)
+    return Plan.of_depths(depths if valid is None else depths * valid, stack.num_layers)
 
 
 def _context(leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None) -> Context:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
-from depthwise.engine.encoder import CompactEncoder
 from depthwise.engine.search_options import unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -21,14 +21,15 @@ class Engine:
     """Runs a model for prediction so that depth saved is time saved, at any batch size.
 
     Calling it gives what the model itself says of the same inputs (classification, tagging, answers, filling in masks);
-    its encoder computes neither padding nor tokens that have left. ``generate`` gives the tokens of the model's own
-    ``generate`` from a memory that is written in place. ``token_layers`` counts the blocks that tokens of encoders have
-    run so far. ``executor`` is what runs encoders: within ``executed_by(engine.executor)``, those of any call.
+    its encoder computes neither padding nor tokens that have left, where that saves time (``choosing``). ``generate``
+    gives the tokens of the model's own ``generate`` from a memory that is written in place. ``token_layers`` counts the
+    blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
+    ``executed_by(engine.executor)``, those of any call.
     """
 
     def __init__(self, model: DepthwisePreTrainedModel) -> None:
         self.model = model.eval()
-        self.executor = CompactEncoder()
+        self.executor = ChosenEncoder()
         self._decoding: Decoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
             self._decoding = Decoding(model)
