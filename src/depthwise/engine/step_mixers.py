@@ -16,8 +16,8 @@ from depthwise.engine.linear_maps import Packer
 from depthwise.engine.rows import Rows
 from depthwise.kernels import normalize
 from depthwise.kernels.weights import at_least_float32
-from depthwise.memory import AverageMemory, InputMemory, KeyValueMemory, Memory
-from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv, Mixer, SelfAttention
+from depthwise.memory import AverageMemory, InputMemory, Memory
+from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.shapes import Bool, Float, Int, Tensor
 
