@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -66,9 +67,10 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(preset: str, device: torch.device) -> DepthwiseForSeq2SeqLM:
+def build(preset: str, device: torch.device, **options: Any) -> DepthwiseForSeq2SeqLM:
+    """A random model of this size."""
     torch.manual_seed(0)
-    return DepthwiseForSeq2SeqLM(DepthwiseConfig(**as_dict(PRESETS[preset]))).to(device).eval()
+    return DepthwiseForSeq2SeqLM(DepthwiseConfig(**{**as_dict(PRESETS[preset]), **options})).to(device).eval()
 
 
 def sources(model: DepthwiseForSeq2SeqLM, lengths: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from depthwise.depth import Context, Plan, State, Visit
+from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.memory import Places
 from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
@@ -23,6 +24,7 @@ class CompactEncoder:
 
     def __init__(self) -> None:
         self.token_layers = 0
+        self._blocks = PackedBlocks()
 
     def __call__(
         self,
@@ -36,13 +38,13 @@ class CompactEncoder:
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.cpu()
-        if plan is None and leaving is None and bool(real.all()):
+        if plan is None and leaving is None and not packs(stack) and bool(real.all()):
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)
         places = real.flatten().nonzero().squeeze(1)
         there = places.to(x.device, non_blocking=True)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
-        walk = _Walk(stack, packed, places // x.shape[1])
+        walk = _Walk(stack, self._blocks, packed, places // x.shape[1])
         if plan is not None:
             weights = None if plan.weight is None else plan.weight.to(x.device).flatten(1)[:, there]
             _run_plan(walk, plan.run.cpu().flatten(1)[:, places], weights)
@@ -66,8 +68,8 @@ class _Walk:
     ``origin`` says where the tokens that are still of use stood at the start.
     """
 
-    def __init__(self, stack: Stack, x: Float[Tensor, "1 N D"], rows: Int[Tensor, "N"]) -> None:
-        self.stack, self.x = stack, x
+    def __init__(self, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Int[Tensor, "N"]) -> None:
+        self.stack, self.x, self._blocks = stack, x, blocks
         self.rows, self.origin = _numbered(rows), torch.arange(len(rows))
         self._done = x
         self._depths = torch.zeros(len(rows), dtype=torch.long)
@@ -76,7 +78,7 @@ class _Walk:
         """One block for some tokens, or for all."""
         device = self.x.device
         places = Places(self.rows, readers, device)
-        after = self.stack.block(layer).run_packed(self.x, places, weight)
+        after = self._blocks.block(self.stack, layer).run_packed(self.x, places, weight)
         if readers is None:
             self.x = after
             self._depths[self.origin] += 1

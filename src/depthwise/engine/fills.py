@@ -36,10 +36,10 @@ class Fill(ABC):
         self.num_run = self.num_filled = 0
 
     @abstractmethod
-    def run(self, layer: int, x: Float[Tensor, "R 1 D"], rows: Rows) -> Float[Tensor, "R 1 D"]:
+    def run(self, layer: int, x: Float[Tensor, "R D"], rows: Rows) -> Float[Tensor, "R D"]:
         """The states of these rows after a block."""
 
-    def finish(self, x: Float[Tensor, "B 1 D"]) -> None:
+    def finish(self, x: Float[Tensor, "B D"]) -> None:
         """The column is done; ``x`` are the states in which its tokens left."""
         state = self.state
         if state.states is not None:
@@ -86,7 +86,7 @@ class _CopyFill(Fill):
         columns = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(begins, counts)
         of_row, of_column = (on_device(places, state.device) for places in (np.repeat(rows.numbers, counts), columns))
         self.num_filled += total
-        return Late(block.enter(state.states.at(of_row, of_column).unsqueeze(1)), of_row, of_column)
+        return Late(block.enter(state.states.at(of_row, of_column)), of_row, of_column)
 
 
 class CopyEager(_CopyFill):
@@ -142,7 +142,7 @@ class Recompute(Fill):
             if len(behind):
                 self._catch_up(layer, behind, self.state.length - 1)
 
-    def _catch_up(self, layer: int, rows: Rows, column: int, num_own: int = 0) -> Float[Tensor, "R 1 D"]:
+    def _catch_up(self, layer: int, rows: Rows, column: int, num_own: int = 0) -> Float[Tensor, "R D"]:
         """Run a block for all columns up to this one that have not; returns the states of this one.
 
         The last ``num_own`` of them run it in their own time.
@@ -163,7 +163,7 @@ class Recompute(Fill):
             rows,
         )
         state.states.put_at(of_row, columns, x)
-        return x[:, -1:]
+        return x[:, -1]
 
 
 FILLS: dict[str, type[Fill]] = {"eager": CopyEager, "deferred": CopyDeferred, "recompute": Recompute}

@@ -30,7 +30,7 @@ class Packer:
     def weights(self, weight: Float[Tensor, "_o _i"], bias: Float[Tensor, "_o"] | None) -> Map:
         """One map from its weights."""
         outputs, inputs = weight.shape
-        if not _can_pack(weight) or (self.num_rows == 1 and outputs < inputs):
+        if not can_pack(weight) or (self.num_rows == 1 and outputs < inputs):
             return lambda x: F.linear(x, weight, bias)
         if self.num_rows == 1:
             return _transposed(weight, bias)
@@ -46,7 +46,8 @@ def _joined(maps: tuple[nn.Linear, ...]) -> tuple[Tensor, Tensor | None]:
     return torch.cat(weights), torch.cat([bias.detach() for bias in biases])
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack(weight: Tensor) -> bool:
+    """Whether there is a faster order for these weights."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
@@ -59,3 +60,8 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Map:
         return y.view(*x.shape[:-1], -1)
 
     return run
+
+
+def versions(module: nn.Module) -> list[tuple[int, int]]:
+    """Where each weight lies and how often it was changed in place."""
+    return [(weight.data_ptr(), weight._version) for weight in module.parameters()]
