@@ -1,31 +1,32 @@
-"""Where the compact executor of encoders loses to the masked one, and which ``WORTH`` chooses best among both.
+"""Where the compact executor of encoders loses to the masked one, and which constants choose best among both.
 
     python benchmarks/choosing.py --threads 1
     python benchmarks/choosing.py --device cuda --dtype bfloat16 --widths 256 768 --tokens 32x64 32x128 128x128
 
 Stacks with random weights run batches in four ways: tokens of any depth, most tokens to the end, one depth for each
-row, and padding alone. *Saved* is by how many operations a block of the batch is smaller for the compact executor. For
-several values of ``WORTH`` the last table says how much slower a choice by it is than the faster of both, over all
-cases. Both executors take turns, so that a busy machine slows them alike.
+row, and padding alone. The last table says, for several constants of ``engine.choosing``, how much slower a choice by
+them is than the faster of both, on average over all cases and at worst. Both executors take turns, so that a busy
+machine slows them alike; on a CPU with one thread, time is that of the processor alone.
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from timing import interleaved_seconds
+from timing import SHORTEST_SAMPLE, interleaved_seconds
 from torch import Tensor
 
 from depthwise.depth import Plan
-from depthwise.engine.choosing import WORTH, MaskedEncoder, worth
+from depthwise.engine.choosing import MaskedEncoder, constants
 from depthwise.engine.encoder import CompactEncoder
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.stack import Stack
@@ -33,26 +34,28 @@ from depthwise.models.token_classification import DepthwiseForTokenClassificatio
 
 MIXERS = ("attention", "lightconv", "dynamicconv")
 KINDS = ("any depth", "most", "rows", "padding")
-FACTORS = (-float("inf"), 0.0, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, float("inf"))
-"""Of the present constant, the values that are tried."""
+WORTHS = {"cpu": (0, 2e6, 4e6, 8e6, 16e6, 24e6, 32e6, 48e6), "cuda": (0, 1e9, 3e9, 1e10, 3e10, 1e11, 3e11)}
+RATES = (0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Seconds of one batch by both executors."""
+    """Seconds of one batch by both executors, and operations of the average block."""
 
     mixer: str
     width: int
     layers: int
     batch: str
     kind: str
-    saved: float
+    whole: float
+    run: float
     masked: float
     compact: float
 
-    def slower(self, constant: float) -> float:
+    def slower(self, worth: float, rate: float) -> float:
         """How many times as long as the faster one the chosen one takes."""
-        return (self.compact if self.saved > constant else self.masked) / min(self.compact, self.masked)
+        is_compact = self.whole - rate * self.run > worth
+        return (self.compact if is_compact else self.masked) / min(self.compact, self.masked)
 
 
 def main(arguments: list[str]) -> None:
@@ -64,21 +67,30 @@ def main(arguments: list[str]) -> None:
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     console.print(f"{where}, torch {torch.__version__}, {options.dtype}")
     cases = list(_cases(options, device, dtype))
-    table = Table("mixer", "width", "layers", "batch", "kind", "saved, Mops", "masked, ms", "compact, ms", "ratio")
+    table = Table(
+        "mixer", "width", "layers", "batch", "kind", "Mops", "of them run", "masked, ms", "compact, ms", "ratio"
+    )
     for case in cases:
-        numbers = f"{case.saved / 1e6:.2f}", f"{1e3 * case.masked:.2f}", f"{1e3 * case.compact:.2f}"
         names = case.mixer, str(case.width), str(case.layers), case.batch, case.kind
-        table.add_row(*names, *numbers, f"{case.compact / case.masked:.2f}")
+        operations = f"{case.whole / 1e6:.2f}", f"{case.run / case.whole:.0%}"
+        times = f"{1e3 * case.masked:.2f}", f"{1e3 * case.compact:.2f}", f"{case.compact / case.masked:.2f}"
+        table.add_row(*names, *operations, *times)
     console.print(table)
-    present, chosen = worth(device, dtype), Table("WORTH, Mops", "slower on average", "at worst")
-    for factor in FACTORS:
-        slower = [case.slower(factor * present) for case in cases]
-        note = {-float("inf"): " (compact)", 1.0: " (present)", float("inf"): " (masked)"}.get(factor, "")
-        chosen.add_row(f"{factor * present / 1e6:g}{note}", f"{mean(slower) - 1:.1%}", f"{max(slower) - 1:.0%}")
+    present = constants(device, dtype)
+    console.print(f"always compact: {_told(cases, -1e30, 1.0)}; always masked: {_told(cases, 1e30, 1.0)}")
+    console.print(f"present constants, {present}: {_told(cases, present.worth, present.rate)}")
+    chosen = Table("worth, Mops", *(f"rate {rate}" for rate in RATES))
+    for worth in WORTHS[device.type]:
+        chosen.add_row(f"{worth / 1e6:g}", *(_told(cases, worth, rate) for rate in RATES))
     console.print(chosen)
     if options.json:
-        content = {"device": where, "torch": torch.__version__, "dtype": options.dtype, "worth": WORTH}
+        content = {"device": where, "torch": torch.__version__, "dtype": options.dtype}
         options.json.write_text(json.dumps({**content, "cases": [asdict(case) for case in cases]}, indent=1) + "\n")
+
+
+def _told(cases: list[Case], worth: float, rate: float) -> str:
+    slower = [case.slower(worth, rate) - 1 for case in cases]
+    return f"{mean(slower):.1%}, {max(slower):.0%}"
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -129,11 +141,25 @@ def _case(stack: Stack, x: Tensor, mixer: str, batch: str, kind: str, repeats: i
         "masked": partial(_run, MaskedEncoder(), stack, x, plan=there, **known),
         "compact": partial(_run, CompactEncoder(), stack, x, plan=plan, **known),
     }
-    seconds = interleaved_seconds(runs, device=x.device, repeats=repeats)
-    blocks = int(depths.max())
-    operations = 2 * sum(weight.numel() for weight in stack.block(0).parameters())
-    saved = operations * (rows * length - float(depths.sum()) / blocks)
-    return Case(mixer, width, layers, batch, kind, saved, **seconds)
+    alone = x.device.type == "cpu" and torch.get_num_threads() == 1
+    seconds = _cpu_seconds(runs, repeats) if alone else interleaved_seconds(runs, device=x.device, repeats=repeats)
+    operations = 2.0 * sum(weight.numel() for weight in stack.block(0).parameters())
+    run = operations * float(depths.sum()) / int(depths.max())
+    return Case(mixer, width, layers, batch, kind, operations * rows * length, run, **seconds)
+
+
+def _cpu_seconds(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of the processor, one sample of each run per round."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            begin, calls = time.process_time(), 0
+            while time.process_time() - begin < (SHORTEST_SAMPLE if turn else 0) or not calls:
+                run()
+                calls += 1
+            if turn:  # the first round is a warm-up
+                samples[name].append((time.process_time() - begin) / calls)
+    return {name: median(values) for name, values in samples.items()}
 
 
 def _depths(kind: str, rows: int, length: int, layers: int) -> tuple[Tensor, Tensor | None]:

@@ -12,7 +12,7 @@ __all__ = ["build", "config_of", "draw_batch", "draw_ids", "mixer", "norm"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compact_wherever_something_is_saved() -> Iterator[None]:
+def _always_compact() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "WORTH", dict.fromkeys(choosing.WORTH, 0.0))
+        patch.setattr(choosing, "KINDS", dict.fromkeys(choosing.KINDS, choosing.Constants(-1.0)))
         yield

@@ -10,19 +10,26 @@ from torch import Tensor
 from depthwise.config import FixedDepthConfig
 from depthwise.depth import Plan, build_policy
 from depthwise.engine import ChosenEncoder, Engine, choosing
+from depthwise.engine.choosing import Constants
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 
 Model = Callable[..., Any]
 Batch = Callable[..., dict[str, Tensor]]
-MEASURED = {"cpu": 16e6, "cuda": 20e9, "cuda half": 150e9}
+KINDS = {
+    "cpu": Constants(16e6),
+    "cpu packed": Constants(16e6, 0.75),
+    "cuda": Constants(20e9),
+    "cuda half": Constants(150e9),
+}
+"""As measured, or much like it."""
 LAYERS = 4
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule as it is outside of these tests."""
-    monkeypatch.setattr(choosing, "WORTH", MEASURED)
+    monkeypatch.setattr(choosing, "KINDS", KINDS)
 
 
 def stack_of(width: int) -> Any:
@@ -34,9 +41,9 @@ def stack_of(width: int) -> Any:
     return model.model.encoder.stack
 
 
-def chooses_compact(width: int, shape: tuple[int, int], **known: Any) -> bool:
+def chooses_compact(width: int, shape: tuple[int, int], dtype: torch.dtype = torch.float64, **known: Any) -> bool:
     given = {"valid": None, "plan": None, "leaving": None, **known}
-    return choosing.saves_time(stack_of(width), torch.empty(*shape, width), **given)
+    return choosing.saves_time(stack_of(width), torch.empty(*shape, width, dtype=dtype), **given)
 
 
 @pytest.mark.usefixtures("measured")
@@ -80,7 +87,7 @@ def test_nothing_to_run_is_nothing_to_save() -> None:
 @pytest.mark.parametrize(
     ("device", "dtype", "kind"),
     [
-        ("cpu", torch.float32, "cpu"),
+        ("cpu", torch.float32, "cpu packed" if torch.backends.mkldnn.is_available() else "cpu"),
         ("cpu", torch.bfloat16, "cpu"),
         ("cuda", torch.float32, "cuda"),
         ("cuda", torch.float16, "cuda half"),
@@ -88,10 +95,10 @@ def test_nothing_to_run_is_nothing_to_save() -> None:
     ],
 )
 def test_every_kind_of_device_has_its_own_constant(device: str, dtype: torch.dtype, kind: str) -> None:
-    assert choosing.worth(torch.device(device), dtype) == MEASURED[kind]
+    assert choosing.constants(torch.device(device), dtype) == KINDS[kind]
 
 
-@pytest.mark.parametrize("worth", [0.0, 1e30])
+@pytest.mark.parametrize("worth", [-1.0, 1e30])
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_results_do_not_tell_who_ran(
     build: Model, draw_batch: Batch, monkeypatch: pytest.MonkeyPatch, is_planned: bool, worth: float
@@ -105,12 +112,12 @@ def test_results_do_not_tell_who_ran(
     else:
         model.use_policy(policy)
     expected = model(**batch)
-    monkeypatch.setattr(choosing, "WORTH", dict.fromkeys(MEASURED, worth))
+    monkeypatch.setattr(choosing, "KINDS", dict.fromkeys(KINDS, Constants(worth)))
     engine = Engine(model)
     found = engine(**batch)
     assert isinstance(engine.executor, ChosenEncoder)
     chosen, other = engine.executor.compact, engine.executor.masked
-    chosen, other = (other, chosen) if worth else (chosen, other)  # type: ignore[assignment]
+    chosen, other = (other, chosen) if worth > 0 else (chosen, other)  # type: ignore[assignment]
     assert chosen.token_layers == engine.token_layers == int(expected.depths.sum())
     assert other.token_layers == 0
     valid = batch["attention_mask"].bool()

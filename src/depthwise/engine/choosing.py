@@ -1,35 +1,53 @@
-"""Who runs an encoder: the compact executor where it saves more than its bookkeeping costs, else the masked one.
+"""Who runs an encoder: the compact executor where that is expected to take less time, else the masked one.
 
 Both give the same numbers. The compact one takes longer for every block, by the same time whatever is computed there:
-indices are made, tokens are gathered and put back. ``WORTH`` is the number of operations that a device does meanwhile,
-so that the rule is
+indices are made, tokens are gathered and put back. What it computes it may compute faster, from packed weights. So
 
-    compact  iff  2·P·(B·T·L − R) > WORTH·L
+    compact  iff  2·P·(B·T·L − rate·R) > worth·L
 
-    P  parameters of a block; a token takes 2·P operations there
-    L  blocks that run for anybody, through which the masked executor takes all of B·T
-    R  token-layers that are really run
+    P      parameters of a block; a token takes 2·P operations there
+    L      blocks that run for anybody, through which the masked executor takes all of B·T
+    R      token-layers that are really run
+    rate   how long an operation takes the compact executor, of the time that it takes the masked one
+    worth  operations that the masked one does in the time that a block's bookkeeping takes
 
 Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of all is taken for it.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 
 from depthwise.depth import Plan
 from depthwise.engine.encoder import CompactEncoder, planned
+from depthwise.engine.linear_maps import can_pack
 from depthwise.models.masked import Leaving, run_leaving, run_masked
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
-WORTH = {"cpu": 16e6, "cuda": 20e9, "cuda half": 150e9}
-"""Operations that must be saved in a block, by kind of device; others than these are taken for a GPU.
 
-``cpu``: from ``python benchmarks/choosing.py --threads 1``. The compact executor takes 0.1 to 0.25 ms longer for a
-block there, and a thread does 75 operations in a nanosecond. Of 354 cases (three mixers, widths 32 to 384, 4 and 12
-layers, 8 to 1,024 tokens) this choice is 0.4 % slower than the faster of both on average and 20 % at worst; always
-compact would be 21 % slower, always masked 7 %.
-``cuda``, in half precision too: not measured yet. 0.4 ms of a host's work, at 50 and 400 operations in a picosecond.
+@dataclass(frozen=True)
+class Constants:
+    """What the rule has to know of a kind of device."""
+
+    worth: float
+    rate: float = 1.0
+
+
+KINDS = {
+    "cpu packed": Constants(32e6, 0.6),
+    "cpu": Constants(16e6),
+    "cuda": Constants(20e9),
+    "cuda half": Constants(150e9),
+}
+"""By kind of device: ``cpu packed`` where ``linear_maps`` packs weights, ``cuda half`` in 16 bits.
+
+``cpu packed`` is from ``python benchmarks/choosing.py --threads 1``: 432 cases of three mixers, widths 32 to 384, 4 and
+12 layers, 8 to 1,024 tokens. This choice is 1.0 % slower than the faster of both on average and 33 % at worst (eight
+tokens of width 384, where time is that of reading weights); always compact would be 46 % slower, always masked 13 %.
+``cpu`` is from the same cases before weights were packed. Those of GPUs are not measured yet: 0.4 ms of a host's work
+for a block, at 50 and nearly 400 operations in a picosecond.
 """
 EXPECTED_SHARE = 0.5
 """Of the blocks of a stack, how many a token is expected to run under a policy that decides on the way."""
@@ -117,12 +135,13 @@ def saves_time(
     else:
         num_real = num_places if valid is None else int(valid.sum())
         num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
-    operations = 2 * sum(weight.numel() for weight in stack.block(0).parameters())
-    return operations * (num_places * num_blocks - num_run) > worth(x.device, x.dtype) * num_blocks
+    operations, known = 2 * sum(weight.numel() for weight in stack.block(0).parameters()), constants(x.device, x.dtype)
+    return operations * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
 
 
-def worth(device: torch.device, dtype: torch.dtype) -> float:
-    """The entry of ``WORTH`` that counts."""
-    if device.type != "cpu" and dtype.itemsize < torch.float32.itemsize:
-        return WORTH["cuda half"]
-    return WORTH.get(device.type, WORTH["cuda"])
+def constants(device: torch.device, dtype: torch.dtype) -> Constants:
+    """Those of the kind of device and precision; devices that are none of these are taken for a GPU."""
+    kind = device.type if device.type in KINDS else "cuda"
+    if kind == "cuda":
+        return KINDS["cuda" if dtype.itemsize >= torch.float32.itemsize else "cuda half"]
+    return KINDS["cpu packed" if can_pack(torch.empty(0, dtype=dtype)) else "cpu"]

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
 from depthwise.engine.search_options import unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -15,6 +16,7 @@ from depthwise.models.executing import executed_by
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.shapes import Int, Tensor
 
 
 class Engine:
@@ -45,12 +47,34 @@ class Engine:
             output: DepthwiseOutput = self.model(*arguments, **options)
         return output
 
-    def generate(self, *arguments: Any, **options: Any) -> Generated:
-        """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options."""
+    def generate(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        rows_at_once: int | None = None,
+        tokens_at_once: int | None = None,
+        **options: Any,
+    ) -> Generated:
+        """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options.
+
+        With ``rows_at_once`` or ``tokens_at_once`` they are made in batches of at most so many rows, or tokens of input
+        with their padding: rows of similar depth together, where the policy plans for sequences, and of similar length.
+        """
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
+        room = Room(rows_at_once, tokens_at_once)
         with executed_by(self.executor):
-            return self._decoding.generate(*arguments, **options)
+            if input_ids is None or room == Room():
+                return self._decoding.generate(input_ids, attention_mask, **options)
+            if options.get("encoder_outputs") is not None:
+                raise InputError("encoder_outputs are of one batch; leave out rows_at_once and tokens_at_once")
+            return generate_in_batches(self._decoding, room, input_ids, attention_mask, options)
+
+    @property
+    def plans_sequences(self) -> bool:
+        """Whether the depth of a whole text is known before it is generated, so that batches can be made by it."""
+        return self._decoding is not None and self.can_generate() and plans_sequences(self._decoding.model)
 
     def can_generate(self, options: Iterable[str] = ()) -> bool:
         """Whether ``generate`` is for this model and knows these options, and those that its generation config sets.
