@@ -1,6 +1,7 @@
 """Batches of similar length, answers in the order of the questions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from depthwise.config import SequenceExitConfig
 from depthwise.data import Row
+from depthwise.depth import build_policy
+from depthwise.engine.decoding import Decoding
 from depthwise.errors import InputError
 from depthwise.evaluation import load_run, predict_all, predict_rows, predicting, score_rows
 from depthwise.tasks import Prediction, Task
+from depthwise.tasks.searching import search_by_model, searched_by
 
 MakeRun = Callable[..., Path]
 
@@ -44,7 +49,7 @@ class ScriptedTask:
 
 def scripted_engine(vocab_size: int = 10) -> Any:
     model = SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
-    return SimpleNamespace(model=model, executor=None)
+    return SimpleNamespace(model=model, executor=None, plans_sequences=False)
 
 
 def rows_of(*lengths: int) -> list[Row]:
@@ -156,3 +161,36 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
     )
     assert score_rows(run.task, run.engine, rows) == pytest.approx(expected)
     assert sizes == [1, 1]
+
+
+def test_rows_of_one_depth_are_generated_together(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where depths of whole texts are known in advance; what comes of a row is the same."""
+    inputs = [("a b c",), ("b",), ("c c a b a",), ("a a a a b",), ("a",), ("b a b",), ("c",), ("c a",)]
+    changes = ["generation.num_beams=1", "evaluation.batch_rows=2", "generation.max_extra=8"]
+    run = load_run(make_run("leaving translation"), changes, device="cpu")
+    run.model.double()
+    policy = build_policy(SequenceExitConfig(), width=16, exits=(1, 2, 3, 4), has_source=True)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(policy.classifier.weight, std=3)  # type: ignore[union-attr, arg-type]
+    run.model.use_policy(policy.double())  # type: ignore[operator]
+    rows, found = run.task.rows(inputs), []
+    with searched_by(search_by_model):
+        expected = [run.task.predictions(run.model, [row])[0] for row in rows]
+    usual = Decoding.generate
+
+    def noted(*given: Any, **options: Any) -> Any:
+        found.append(usual(*given, **options).depths.amax(1).tolist())
+        return usual(*given, **options)
+
+    monkeypatch.setattr(Decoding, "generate", noted)
+    predictions = predict_rows(run.task, run.engine, rows)
+    assert [(one.text, one.depths) for one in predictions] == [(one.text, one.depths) for one in expected]
+    depths = [max(one.depths) for one in expected]
+    assert len(set(depths)) > 1
+    assert [depth for batch in found for depth in batch] == sorted(depths, reverse=True)
+    assert [len(batch) for batch in found] == [2, 2, 2, 2]
+    found.clear()
+    one_by_one = replace(run.task.recipe, evaluation=replace(run.task.recipe.evaluation, batch_rows=1))
+    run.task.recipe = one_by_one
+    predict_rows(run.task, run.engine, rows)
+    assert [len(batch) for batch in found] == [1] * len(rows), "as they come, since whoever asks wants to see that"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -20,6 +21,8 @@ from depthwise.tasks.base import SCORES_AT_ONCE
 from depthwise.tasks.searching import searched_by
 
 WARM_UP_ROWS = 4
+POOLED = 8
+"""Batches that are taken together where the depth of a text is known before it is generated, to be parted by depth."""
 
 Answer = TypeVar("Answer")
 
@@ -31,9 +34,11 @@ def predict_all(run: Run, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]
 
 def predict_rows(task: Task, engine: Engine, rows: Sequence[Row], *, shows_progress: bool = True) -> list[Prediction]:
     """The same for rows, which must be short enough for the model."""
-    batches = prediction_batches(task, engine.model, rows)
+    room = _room(task, engine.model)
+    is_pooled = engine.plans_sequences and room.max_rows != 1
+    batches = _sorted(task, rows, _times(room, POOLED) if is_pooled else room)
     taken = shown(batches, "predicting", len(batches)) if shows_progress else batches
-    with run_by(engine):
+    with run_by(engine, room if is_pooled else None):
         return _answers(rows, taken, lambda some: _predicted(task, engine.model, some))
 
 
@@ -54,21 +59,33 @@ def warm_up(task: Task, engine: Engine, rows: Sequence[Row]) -> None:
 
 
 @contextmanager
-def run_by(engine: Engine) -> Iterator[None]:
-    """Within it, what tasks ask of the engine's model is computed by the engine: encoders, and searches for text."""
-    with executed_by(engine.executor), searched_by(EngineSearch(engine)):
+def run_by(engine: Engine, room: BatchOptions | None = None) -> Iterator[None]:
+    """Within it, what tasks ask of the engine's model is computed by the engine: encoders, and searches for text.
+
+    With ``room``, batches are larger than that and the engine parts them.
+    """
+    with executed_by(engine.executor), searched_by(EngineSearch(engine, room)):
         yield
 
 
 def prediction_batches(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[list[int]]:
     """Which rows go together, the longest first."""
+    return _sorted(task, rows, _room(task, model))
+
+
+def _room(task: Task, model: PreTrainedModel) -> BatchOptions:
     asked = task.recipe.evaluation
     most = asked.batch_rows
     if "decoder" in task.model_class.needs:
         bearable = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
         most = bearable if most is None else min(most, bearable)
-    options = BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
-    return _sorted(task, rows, options)
+    return BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
+
+
+def _times(room: BatchOptions, count: int) -> BatchOptions:
+    """Room for so many batches."""
+    tokens, rows = (None if limit is None else count * limit for limit in (room.max_tokens, room.max_rows))
+    return replace(room, max_tokens=tokens, max_rows=rows)
 
 
 def _sorted(task: Task, rows: Sequence[Row], options: BatchOptions) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from transformers import PreTrainedModel
 
+from depthwise.data import BatchOptions
 from depthwise.engine import Engine
 from depthwise.tasks.searching import Found, Search, search_by_model
 
@@ -11,15 +12,18 @@ class EngineSearch:
 
     The engine searches wherever ``Engine.can_generate`` says so. That leaves models that are sharded over processes,
     and those whose generation config sets an option that the engine does not know: they search by themselves.
+
+    With ``room``, more rows are given at once than fit: the engine parts them into batches of similar depth.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, room: BatchOptions | None = None) -> None:
         self.engine = engine
+        self._room = {} if room is None else {"rows_at_once": room.max_rows, "tokens_at_once": room.max_tokens}
 
     def __call__(self, model: PreTrainedModel, search: Search) -> Found:
         assert model is self.engine.model, "an engine searches with its own model"
         options = search.options if search.limits is None else {**search.options, "limits": search.limits.tolist()}
         if not self.engine.can_generate(options):
             return search_by_model(model, search)
-        found = self.engine.generate(search.input_ids, search.attention_mask, **options)
+        found = self.engine.generate(search.input_ids, search.attention_mask, **self._room, **options)
         return Found(found.sequences, found.tokens, found.depths, found.num_steps)
