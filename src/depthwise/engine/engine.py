@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
 from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
-from depthwise.engine.search_options import unknown_options
+from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.executing import executed_by
@@ -86,5 +86,5 @@ class Engine:
         return (
             self._decoding is not None
             and not is_sharded
-            and not unknown_options(self._decoding.model.generation_config, options)
+            and not unknown_options(options_set_in(self._decoding.model.generation_config), options)
         )

@@ -18,12 +18,15 @@ class EngineSearch:
 
     def __init__(self, engine: Engine, room: BatchOptions | None = None) -> None:
         self.engine = engine
+        self._can_generate: bool | None = None
         self._room = {} if room is None else {"rows_at_once": room.max_rows, "tokens_at_once": room.max_tokens}
 
     def __call__(self, model: PreTrainedModel, search: Search) -> Found:
         assert model is self.engine.model, "an engine searches with its own model"
         options = search.options if search.limits is None else {**search.options, "limits": search.limits.tolist()}
-        if not self.engine.can_generate(options):
+        if self._can_generate is None:  # the same for all searches of a task
+            self._can_generate = self.engine.can_generate(options)
+        if not self._can_generate:
             return search_by_model(model, search)
         found = self.engine.generate(search.input_ids, search.attention_mask, **self._room, **options)
         return Found(found.sequences, found.tokens, found.depths, found.num_steps)
