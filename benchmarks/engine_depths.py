@@ -209,7 +209,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def groups_of(options: argparse.Namespace, batches: Sequence[int], device: torch.device) -> Iterator[list[Measured]]:
     for batch in batches:
         if options.run is not None:
-            yield measure(run_sample(options.run, batch, options.sentences, device), list(FILLS), device, options.repeats)
+            yield measure(
+                run_sample(options.run, batch, options.sentences, device), list(FILLS), device, options.repeats
+            )
             continue
         for preset in options.presets:
             sample = drawn_sample(preset, batch, options.mean_depth, device)

@@ -159,7 +159,7 @@ class Decoding:
         if leaving is None or fill == "recompute":
             output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
         else:
-            steps = (torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1
+            steps = ((torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1).clamp(min=0)
             output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
         assert output.memories is not None
         return [layer.past for layer in output.memories]

@@ -166,6 +166,7 @@ class _Question:
         leaving, there = self._leaving, running.to(walk.x.device, non_blocking=True)
         x = walk.x if len(running) == walk.x.shape[1] else walk.x.index_select(1, there)
         states = walk.stack.normalized(x, depth)
+        states = states.clone() if states is walk.x else states  # which is written in place while these are remembered
         origin = walk.origin[running]
         self._go_on_with(origin, axis=1)
         steps = self._steps.index_select(0, origin.to(self._steps.device, non_blocking=True)).unsqueeze(0)
