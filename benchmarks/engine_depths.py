@@ -97,9 +97,9 @@ def drawn_sample(preset: str, batch: int, mean: float, device: torch.device) -> 
     return Sample(f"{preset}, random depths", model, Drawn(mean, batch).to(device), [{**inputs, **least}], batch)
 
 
-def run_sample(folder: Path, batch: int, most: int, device: torch.device) -> Sample:
+def run_sample(folder: Path, policy_changes: Sequence[str], batch: int, most: int, device: torch.device) -> Sample:
     """The first sentences of the test set of a run, in the order of its file, under its own policy."""
-    run = load_run(folder, device=device.type, depth=POLICY)
+    run = load_run(folder, device=device.type, depth=POLICY, policy_changes=policy_changes)
     assert isinstance(run.model, DepthwiseForSeq2SeqLM), "depths are compared in translation and summarisation"
     task, policy = run.task, run.model.policy
     assert policy is not None
@@ -202,20 +202,25 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, help="a run folder with a policy; random depths if not given")
+    parser.add_argument(
+        "--policy", nargs="+", default=[], metavar="policy.OPTION=VALUE", help="another policy of the run"
+    )
     parser.add_argument("--sentences", type=int, default=64, help="how many sentences of the run's test set")
     parser.add_argument("--mean-depth", type=float, default=3.0, help="of random depths")
 
 
-def groups_of(options: argparse.Namespace, batches: Sequence[int], device: torch.device) -> Iterator[list[Measured]]:
+def groups_of(
+    options: argparse.Namespace, batches: Sequence[int], device: torch.device, fills: Sequence[str] = tuple(FILLS)
+) -> Iterator[list[Measured]]:
+    """Full depth and each fill, by model and batch."""
     for batch in batches:
         if options.run is not None:
-            yield measure(
-                run_sample(options.run, batch, options.sentences, device), list(FILLS), device, options.repeats
-            )
+            sample = run_sample(options.run, options.policy, batch, options.sentences, device)
+            yield measure(sample, fills, device, options.repeats)
             continue
         for preset in options.presets:
             sample = drawn_sample(preset, batch, options.mean_depth, device)
-            yield measure(sample, list(FILLS), device, options.repeats)
+            yield measure(sample, fills, device, options.repeats)
 
 
 def main(arguments: list[str]) -> None:

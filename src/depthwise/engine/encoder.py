@@ -46,7 +46,7 @@ class CompactEncoder:
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
         walk = _Walk(stack, self._blocks, packed, places // x.shape[1])
         if plan is not None:
-            weights = None if plan.weight is None else plan.weight.to(x.device).flatten(1)[:, there]
+            weights = None if plan.weight is None else plan.weight.to(x.device, non_blocking=True).flatten(1)[:, there]
             _run_plan(walk, plan.run.cpu().flatten(1)[:, places], weights)
         elif leaving is not None:
             question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
@@ -124,7 +124,7 @@ def _run_plan(walk: _Walk, run: Bool[Tensor, "L N"], weights: Float[Tensor, "L N
         weight = None
         if weights is not None:
             chosen = walk.origin if readers is None else walk.origin[readers]
-            weight = weights[layer].index_select(0, chosen.to(weights.device)).unsqueeze(0)
+            weight = weights[layer].index_select(0, chosen.to(weights.device, non_blocking=True)).unsqueeze(0)
         walk.run(layer, readers, weight)
 
 
@@ -164,6 +164,7 @@ class _Question:
         leaving, there = self._leaving, running.to(walk.x.device, non_blocking=True)
         x = walk.x if len(running) == walk.x.shape[1] else walk.x.index_select(1, there)
         states = walk.stack.normalized(x, depth)
+        states = states.clone() if states is walk.x else states  # which is written in place while these are remembered
         origin = walk.origin[running]
         self._go_on_with(origin, axis=1)
         steps = self._steps.index_select(0, origin.to(self._steps.device, non_blocking=True)).unsqueeze(0)

@@ -51,7 +51,7 @@ class Fill(ABC):
         state, column = self.state, self.state.length
         block, memory = state.blocks[layer], state.memories[layer]
         self.num_run += len(rows)
-        state.written[layer, rows.numbers] = column + 1
+        rows.set(state.written[layer], column + 1)
         return block.run(
             x,
             lambda entered: block.mixer.step(memory, entered, rows, column, state.padding, late),
@@ -73,8 +73,10 @@ class _CopyFill(Fill):
     def _missing(self, layer: int, rows: Rows, end: int) -> Late | None:
         """What has to be written before somebody may read the columns before ``end`` of these rows."""
         state = self.state
-        block, begins = state.blocks[layer], state.written[layer, rows.numbers]
-        state.written[layer, rows.numbers] = end
+        block, begins = state.blocks[layer], rows.get(state.written[layer])
+        if len(rows) == 0 or begins.min() == end:
+            return None
+        rows.set(state.written[layer], end)
         if not block.mixer.folds and block.mixer.reach is not None:
             begins = np.maximum(begins, end - block.mixer.reach)
         counts = end - begins
@@ -123,7 +125,7 @@ class Recompute(Fill):
 
     def run(self, layer: int, x: Tensor, rows: Rows) -> Tensor:
         state, column = self.state, self.state.length
-        if bool((state.written[layer, rows.numbers] == column).all()):
+        if rows.get(state.written[layer]).min() == column:
             return self._step(layer, x, rows)
         assert state.states is not None
         state.states.put(column, x, rows.selection)

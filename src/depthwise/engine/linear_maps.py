@@ -62,6 +62,16 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Map:
     return run
 
 
-def versions(module: nn.Module) -> list[tuple[int, int]]:
-    """Where each weight lies and how often it was changed in place."""
-    return [(weight.data_ptr(), weight._version) for weight in module.parameters()]
+class Weights:
+    """The weights of modules, in which changes can be seen: their places, and how often each was changed in place."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self._owners = [part for module in modules for part in module.modules() if part._parameters]
+        self._versions = self._now()
+
+    def are_as_they_were(self) -> bool:
+        return self._now() == self._versions
+
+    def _now(self) -> list[tuple[int, int]]:
+        found = [weight for owner in self._owners for weight in owner._parameters.values() if weight is not None]
+        return [(weight.data_ptr(), weight._version) for weight in found]

@@ -6,16 +6,13 @@ import weakref
 import torch
 from torch import nn
 
-from depthwise.engine.linear_maps import Packer, can_pack
+from depthwise.engine.linear_maps import Packer, Weights, can_pack
 from depthwise.models.block import Block
 from depthwise.models.stack import Stack
 from depthwise.shapes import Float, Tensor
 
 USUAL_TOKENS = 64
 """Packed weights serve any number of tokens; they are laid out for so many, where the order matters most."""
-
-Known = tuple[list[nn.Linear], list[tuple[int, int]], Block]
-"""The linear maps of a block, the versions of their weights, and the block with these weights packed."""
 
 
 class PackedLinear(nn.Module):
@@ -36,7 +33,7 @@ class PackedBlocks:
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Block, Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Block, tuple[Weights, Block]] = weakref.WeakKeyDictionary()
         self._pack = Packer(USUAL_TOKENS)
 
     def block(self, stack: Stack, layer: int) -> Block:
@@ -44,10 +41,9 @@ class PackedBlocks:
         if not packs(stack):
             return block
         known = self._known.get(block)
-        if known is None or known[1] != versions(known[0]):
-            maps = [part for part in block.modules() if isinstance(part, nn.Linear)]
-            known = self._known[block] = maps, versions(maps), self._packed(block)
-        return known[2]
+        if known is None or not known[0].are_as_they_were():
+            known = self._known[block] = Weights(block), self._packed(block)
+        return known[1]
 
     def _packed(self, block: Block) -> Block:
         with torch.no_grad():
@@ -67,9 +63,3 @@ class PackedBlocks:
 def packs(stack: Stack) -> bool:
     """Whether the blocks of a stack are faster packed."""
     return can_pack(stack.block(0).feed_forward.out.weight)
-
-
-def versions(maps: list[nn.Linear]) -> list[tuple[int, int]]:
-    """Where each weight lies and how often it was changed in place."""
-    parts = [part for each in maps for part in (each.weight, each.bias) if part is not None]
-    return [(part.data_ptr(), part._version) for part in parts]

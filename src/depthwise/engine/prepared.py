@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from depthwise.engine.linear_maps import Map, Packer, versions
+from depthwise.engine.linear_maps import Map, Packer, Weights
 from depthwise.engine.step_block import StepBlock
 from depthwise.engine.step_embedding import StepEmbedding
 from depthwise.models.adaptive import AdaptiveHead
@@ -26,7 +26,7 @@ class Prepared:
         self.scores_are_normalized = isinstance(model.head, AdaptiveHead)
         self.embedding = StepEmbedding(self.decoder.embedding, self.decoder.max_positions)
         self._heads: dict[int, Map] = {}
-        self._weights = versions(model)
+        self._weights = Weights(self.decoder, model.head, model.exit_heads)
 
     @property
     def has_one_head(self) -> bool:
@@ -41,7 +41,7 @@ class Prepared:
 
     def is_current(self, num_rows: int) -> bool:
         """Whether weights are as they were, and packed for so many rows."""
-        return (num_rows == 1) == (self._pack.num_rows == 1) and versions(self.model) == self._weights
+        return (num_rows == 1) == (self._pack.num_rows == 1) and self._weights.are_as_they_were()
 
     def _ready(self, head: nn.Module) -> Map:
         if not isinstance(head, LanguageHead):

@@ -41,6 +41,17 @@ class Rows:
         """The rows for which ``wanted`` (one truth value each) holds."""
         return Rows(self.numbers[wanted], self.num_all, self.device)
 
+    def get(self, values: np.ndarray) -> np.ndarray:
+        """Their part of what the host knows of all rows; a copy."""
+        return values.copy() if self.are_all else values[self.numbers]
+
+    def set(self, values: np.ndarray, value: int) -> None:
+        """Change their part of it."""
+        if self.are_all:
+            values.fill(value)
+        else:
+            values[self.numbers] = value
+
     def of(self, table: Tensor) -> Tensor:
         """Their part of a tensor that has all rows."""
         return table if self.are_all else table.index_select(0, self.index)

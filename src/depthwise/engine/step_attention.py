@@ -14,6 +14,9 @@ from depthwise.mixers import CrossAttention, SelfAttention
 from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
 
+FOLDED_FROM = 256
+"""Narrowest decoder for which maps are folded into a source: below, reading them takes less time than that does."""
+
 
 class AttentionStep(WithColumns):
     """Self-attention. A column is its key and its value."""
@@ -127,10 +130,11 @@ class SourceMemory:
         self.folded = FoldedSource(cross, self.columns[0]) if self._is_folded(cross.num_heads) else None
 
     def _is_folded(self, num_heads: int) -> bool:
-        """Where one row reads what is smaller than the maps around it."""
+        """Where one row reads what is smaller than the maps around it, which are too large for a near cache."""
         num_sources, length, width = self.columns.shape
         is_one = num_sources * self.rows_each == 1 and self.mask is None
-        return is_one and 2 * num_heads * length <= width and _is_plain(self.columns)
+        is_worth_it = width >= 2 * FOLDED_FROM and 2 * num_heads * length <= width
+        return is_one and is_worth_it and _is_plain(self.columns)
 
     def drop(self, movers: Int[Tensor, "M"], holes: Int[Tensor, "M"], num_left: int) -> None:
         """Sources ``movers`` take the places ``holes``; then only the first ones are left."""
