@@ -11,6 +11,7 @@ from depthwise.config import FixedDepthConfig
 from depthwise.depth import Plan, build_policy
 from depthwise.engine import ChosenEncoder, Engine, choosing
 from depthwise.engine.choosing import Constants
+from depthwise.errors import InputError
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 
@@ -132,3 +133,9 @@ def test_a_sharded_stack_is_run_as_it_is(build: Model, draw_batch: Batch, monkey
     engine(**batch)
     assert engine.executor.compact.token_layers == 0
     assert engine.token_layers == 2 * int(batch["attention_mask"].sum())
+
+
+def test_a_plan_for_another_batch(build: Model, draw_batch: Batch) -> None:
+    model, batch = build("token_classification"), draw_batch("token_classification")
+    with pytest.raises(InputError, match=r"the plan is for \(layers, rows, steps\) = \(2, 1, 1\), the input has"):
+        Engine(model)(**batch, plan=Plan(torch.ones(2, 1, 1, dtype=torch.bool)))

@@ -88,13 +88,12 @@ class MaskedEncoder:
     """The masked executor as the others are called."""
 
     def __init__(self) -> None:
-        self._counted: list[Tensor] = []
+        self._counted = torch.zeros((), dtype=torch.long)
 
     @property
     def token_layers(self) -> int:
         """How many blocks tokens have run; waits for the device."""
-        self._counted = [sum(self._counted, torch.zeros((), dtype=torch.long))]
-        return int(self._counted[0])
+        return int(self._counted)
 
     def __call__(
         self,
@@ -114,7 +113,7 @@ class MaskedEncoder:
         else:
             output, depths = stack.run_all(x, valid=valid), torch.full_like(steps, stack.num_layers)
         depths = depths if valid is None else depths * valid
-        self._counted.append(depths.sum())
+        self._counted = self._counted.to(x.device) + depths.sum()
         return output, depths
 
 
@@ -127,6 +126,8 @@ def saves_time(
 ) -> bool:
     """Whether the compact executor is expected to be the faster one. Waits for padding or a plan that a device has."""
     num_places, num_blocks = x.shape[0] * x.shape[1], stack.num_layers
+    if plan is not None and tuple(plan.run.shape) != (num_blocks, *x.shape[:2]):
+        return False  # the masked executor says what is wrong with it
     if plan is not None:
         runs = plan.run if valid is None else plan.run & valid.to(plan.run.device)
         by_layer = runs.flatten(1).sum(1).cpu()
