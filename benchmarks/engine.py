@@ -53,8 +53,14 @@ class Verdict:
 class Results:
     """Everything that was measured, by part, and the verdicts on it."""
 
+    console: Console
     measured: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
+
+    def judge(self, verdict: Verdict) -> None:
+        """Keep a verdict, and say it at once: all of it takes a while."""
+        self.verdicts.append(verdict)
+        self.console.print(f"{verdict.case}: {verdict.value:.2f}, {verdict.text}", highlight=False)
 
 
 def main(arguments: list[str]) -> None:
@@ -62,7 +68,8 @@ def main(arguments: list[str]) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    console, device, results = Console(width=150), torch.device(options.device), Results()
+    console, device = Console(width=150), torch.device(options.device)
+    results = Results(console)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     setting = _setting(options, device)
     console.print(f"{where}, torch {torch.__version__}, {options.dtype}; encoders of width {setting.width}")
@@ -115,7 +122,7 @@ def _encoder(options: argparse.Namespace, setting: engine_encoder.Setting, resul
     rows = []
     for case in engine_encoder.cases(setting):
         name = f"encoder, {case.mixer}, {case.depths}, batch {case.batch}: realised efficiency"
-        results.verdicts.append(Verdict(name, case.efficiency, must, aim))
+        results.judge(Verdict(name, case.efficiency, must, aim))
         derived = {"efficiency": case.efficiency, "bound": case.bound}
         results.measured.setdefault("encoder", []).append({**asdict(case), **derived})
         rows.append(case.row())
@@ -126,7 +133,7 @@ def _ragged(options: argparse.Namespace, setting: engine_encoder.Setting, result
     rows = []
     for case in engine_encoder.ragged(setting):
         name = f"encoder, {case.mixer}, mixed lengths, batch {case.batch}: against Transformers' forward"
-        results.verdicts.append(Verdict(name, case.speedup, 1.0, 1.3))
+        results.judge(Verdict(name, case.speedup, 1.0, 1.3))
         results.measured.setdefault("ragged", []).append(asdict(case))
         rows.append(case.row())
     return engine_encoder.table_of("Rows of 1 to 128 tokens, the whole stack; milliseconds", rows)
@@ -158,7 +165,7 @@ def _decoding(
             measured.append(found)
             must, aim = _asked(setting.device, batch, beams)
             name = f"{part}, {preset}, batch {batch}: tokens/s against generate"
-            results.verdicts.append(Verdict(name, found.speedup, must, aim))
+            results.judge(Verdict(name, found.speedup, must, aim))
             results.measured.setdefault(part, []).append({**asdict(found), "speedup": found.speedup})
     return engine_decoding.table_of(measured)
 
@@ -179,7 +186,7 @@ def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, result
         is_asked = setting.device.type == "cpu" or batch == 1
         name = f"depths, {group[0].name}, batch {batch}: gain {value:.2f} in block time, of N / d"
         must = engine_depths.MUST if is_asked else 0.0
-        results.verdicts.append(Verdict(name, share, must, engine_depths.AIM))
+        results.judge(Verdict(name, share, must, engine_depths.AIM))
         results.measured.setdefault("policy", []).extend(asdict(each) for each in group)
     return engine_depths.table_of(groups)
 
@@ -189,9 +196,9 @@ def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results
     for group in groups:
         _, eager, deferred = group
         name = f"fills, {eager.name}, batch {eager.batch}: time of deferred"
-        results.verdicts.append(Verdict(f"{name} / eager, blocks", deferred.blocks / eager.blocks, 1.0, is_least=True))
+        results.judge(Verdict(f"{name} / eager, blocks", deferred.blocks / eager.blocks, 1.0, is_least=True))
         work = deferred.filled / max(1, eager.filled)
-        results.verdicts.append(Verdict(f"{name.replace('time', 'work')} / eager", work, 0.999, is_least=True))
+        results.judge(Verdict(f"{name.replace('time', 'work')} / eager", work, 0.999, is_least=True))
         results.measured.setdefault("fills", []).extend(asdict(each) for each in group)
     return engine_depths.table_of(groups)
 
@@ -207,7 +214,7 @@ def _growth(options: argparse.Namespace, setting: engine_encoder.Setting, result
     for case in engine_encoder.growing(setting, 10_000 if options.quick else 100_000):
         for name, slope in (("time", case.time), ("memory", case.memory)):
             verdict = Verdict(f"growth, {case.mixer}: slope of {name}", slope, engine_encoder.SLOPE, is_least=True)
-            results.verdicts.append(verdict)
+            results.judge(verdict)
         results.measured.setdefault("growth", []).append(asdict(case))
         rows.append(case.row())
     return engine_encoder.table_of("One long source through the engine", rows)

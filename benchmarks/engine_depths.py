@@ -126,9 +126,9 @@ def measure(sample: Sample, fills: Sequence[str], device: torch.device, repeats:
                 stopwatch.taken()
                 found = [engine.generate(**inputs, **fill) for inputs in sample.batches]
                 if turn:  # the first is for warming up
-                    whole = {"all": sum(each.seconds for each in found)}
-                    whole["encoder"] = sum(each.encoder_seconds for each in found)
-                    parts[way].append({**stopwatch.taken(), **whole})
+                    taken = {**stopwatch.taken(), "encoder": sum(each.encoder_seconds for each in found)}
+                    taken["search"] = sum(each.seconds for each in found) - sum(taken.values())
+                    parts[way].append(taken)
                 last[way] = found
     return [_measured(sample, way, parts[way], last[way]) for way in ways]
 
@@ -137,17 +137,15 @@ def _measured(sample: Sample, way: str, parts: list[dict[str, float]], found: li
     layers = sum(each.num_token_layers for each in found)
     num_tokens = sum(int((each.depths > 0).sum()) for each in found)
     per_token = {name: 1000 * median(part[name] for part in parts) / num_tokens for name in parts[0]}
-    known = {name: per_token[name] for name in ("blocks", "head", "encoder")}
     return Measured(
         name=sample.name,
         batch=sample.batch,
         way=way,
         num_layers=sample.model.model.decoder.stack.num_layers,  # type: ignore[union-attr]
         mean_depth=layers / num_tokens,
-        search=per_token["all"] - sum(known.values()),
         token_layers=layers,
         filled=sum(each.num_filled for each in found),
-        **known,
+        **per_token,
     )
 
 

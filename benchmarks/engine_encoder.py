@@ -8,7 +8,7 @@ the sizes that the engine comes to, with nothing around them.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,8 @@ KINDS = ("uniform 1..8", "geometric 1..12")
 KERNELS = [3, 7, 15, *[31] * (LAYERS - 3)]
 LONGEST = {"cpu": [100, 1_000, 10_000, 100_000], "cuda": [1_000, 10_000, 100_000]}
 SHARE_OF_GEOMETRIC = 0.3
+NARROW = 128
+"""Width of encoders that read long sources."""
 SLOPE = 1.1
 """The steepest that time and memory may grow with the length of a source, as an exponent."""
 
@@ -236,13 +238,15 @@ def ragged(setting: Setting) -> Iterator[Ragged]:
 
 
 def growing(setting: Setting, longest: int) -> Iterator[Growing]:
+    """Narrower models, since only exponents are asked for."""
+    setting = replace(setting, width=NARROW)
     lengths = [length for length in LONGEST[setting.device.type] if length <= longest]
     for mixer in setting.mixers:
         if mixer == "attention":
             continue
         engine = Engine(build(mixer, setting))
         runs = {length: partial(engine, torch.randint(4, 1000, (1, length)).to(setting.device)) for length in lengths}
-        seconds = interleaved_seconds(runs, device=setting.device, repeats=min(3, setting.repeats))
+        seconds = interleaved_seconds(runs, device=setting.device, repeats=1)
         memory = [float(peak_bytes(run, device=setting.device)) for run in runs.values()]
         times = list(seconds.values())
         yield Growing(mixer, lengths, times, growth(lengths, times), growth(lengths, memory))

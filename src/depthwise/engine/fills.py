@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from depthwise.engine.decoder_state import DecoderState
-from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.rows import Pending, Rows, on_device
 from depthwise.engine.step_mixers import Late
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Tensor
@@ -150,22 +150,20 @@ class Recompute(Fill):
         The last ``num_own`` of them run it in their own time.
         """
         state = self.state
-        block, memory, begins = state.blocks[layer], state.memories[layer], state.written[layer, rows.numbers]
-        counts = column + 1 - begins
-        state.written[layer, rows.numbers] = column + 1
-        self.num_filled += int(counts.sum()) - num_own * len(rows)
-        span = int(begins.min()), column + 1
-        columns = on_device(np.minimum(begins[:, None] + np.arange(counts.max()), column), state.device)
-        of_row = rows.index.unsqueeze(1)
+        block, memory = state.blocks[layer], state.memories[layer]
+        pending = Pending(rows, rows.get(state.written[layer]), column + 1)
+        rows.set(state.written[layer], column + 1)
+        self.num_filled += int(pending.counts.sum()) - num_own * len(rows)
         assert state.states is not None
         x = block.run(
-            state.states.at(of_row, columns),
-            lambda entered: block.mixer.chunk(memory, entered, rows, columns, span, state.padding),
+            state.states.at(pending.of_row, pending.columns),
+            lambda entered: block.mixer.chunk(memory, entered, pending, state.padding),
             state.source_of(layer),
             rows,
+            pending,
         )
-        state.states.put_at(of_row, columns, x)
-        return x[:, -1]
+        state.states.put_at(pending.of_row, pending.columns, x)
+        return x.index_select(0, pending.last)
 
 
 FILLS: dict[str, type[Fill]] = {"eager": CopyEager, "deferred": CopyDeferred, "recompute": Recompute}

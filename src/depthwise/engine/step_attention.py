@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from depthwise.engine.columns import Columns
 from depthwise.engine.linear_maps import Map, Packer
-from depthwise.engine.rows import Rows
+from depthwise.engine.rows import Pending, Rows
 from depthwise.engine.step_mixers import SPREAD_FROM, Late, WithColumns
+from depthwise.kernels.attention import attend
 from depthwise.memory import KeyValueMemory, Memory
 from depthwise.mixers import CrossAttention, SelfAttention
 from depthwise.models.stack import Source
@@ -43,9 +44,6 @@ class AttentionStep(WithColumns):
     def written(self, entered: Tensor) -> Tensor:
         return self.keys_values(entered)
 
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
-        return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
-
     def step(
         self,
         memory: Columns,
@@ -70,6 +68,23 @@ class AttentionStep(WithColumns):
             return self.out(self._attend(queries, seen.index_select(0, rows.index), padding, start))
         spread = queries.new_zeros(rows.num_all, self.inner).index_copy_(0, rows.index, queries)
         return self.out(self._attend(spread, seen, padding, start).index_select(0, rows.index))
+
+    def chunk(
+        self, memory: Columns, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        queries, written = self.all_three(entered).tensor_split((self.inner,), dim=1)
+        memory.put_at(pending.of_row, pending.columns, written)
+        start = self.seen_from(int(pending.begins.min()))
+        seen = pending.rows.of(memory.between(start, pending.end))
+        mixed = attend(
+            pending.grid(queries).unflatten(-1, (self.num_heads, -1)).transpose(1, 2),
+            *keys_values(seen, self.num_heads),
+            causal=True,
+            window=self.mixer.window,
+            valid=None if padding is None else self.is_real(seen, pending.rows.of(padding), start),
+            positions=pending.column_grid - start,
+        )
+        return self.out(pending.flat(mixed.transpose(1, 2).flatten(2)))
 
     def _attend(self, queries: Tensor, seen: Tensor, padding: Tensor | None, start: int) -> Float[Tensor, "R D"]:
         mask = None if padding is None else mask_of(self.is_real(seen, padding, start), seen.dtype)
@@ -104,20 +119,26 @@ class StepCross:
         """What this layer sees of sources, each of which serves so many neighbouring rows."""
         return SourceMemory(self, source, rows_each)
 
-    def read(self, x: Float[Tensor, "*rows D"], source: "SourceMemory", rows: Rows) -> Float[Tensor, "*rows D"]:
+    def read(
+        self, x: Float[Tensor, "M D"], source: "SourceMemory", rows: Rows, pending: Pending | None = None
+    ) -> Float[Tensor, "M D"]:
+        """What states of these rows take of their sources: one of each row, or all that are pending."""
         if source.folded is not None:
             return source.folded.read(x)
         queries = self.query(x)
+        if pending is None:
+            return self.out(self._attend(queries, source, rows))
+        return self.out(pending.flat(self._attend(pending.grid(queries), source, rows)))
+
+    def _attend(self, queries: Float[Tensor, "R *steps D"], source: "SourceMemory", rows: Rows) -> Tensor:
         if rows.are_all:
-            mixed = attend_columns(queries, source.columns, self.num_heads, source.mask)
-        elif source.rows_each > 1 or len(rows) >= SPREAD_FROM * rows.num_all:
+            return attend_columns(queries, source.columns, self.num_heads, source.mask)
+        if source.rows_each > 1 or len(rows) >= SPREAD_FROM * rows.num_all:
             everybody = queries.new_zeros(rows.num_all, *queries.shape[1:]).index_copy_(0, rows.index, queries)
             mixed = attend_columns(everybody, source.columns, self.num_heads, source.mask)
-            mixed = mixed.index_select(0, rows.index)
-        else:
-            mask = None if source.mask is None else source.mask.index_select(0, rows.index)
-            mixed = attend_columns(queries, source.columns.index_select(0, rows.index), self.num_heads, mask)
-        return self.out(mixed)
+            return mixed.index_select(0, rows.index)
+        mask = None if source.mask is None else source.mask.index_select(0, rows.index)
+        return attend_columns(queries, source.columns.index_select(0, rows.index), self.num_heads, mask)
 
 
 class SourceMemory:
@@ -163,10 +184,10 @@ class FoldedSource:
         self.values = torch.bmm(values, out.weight.unflatten(1, (num_heads, -1)).permute(1, 2, 0)).flatten(0, 1)
         self.bias = out.bias
 
-    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        scores = F.linear(x.view(-1, x.shape[-1]), self.keys, self.constants)
+    def read(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+        scores = F.linear(x, self.keys, self.constants)
         shares = scores.view(len(scores), self.num_heads, -1).softmax(-1)
-        return torch.addmm(self.bias, shares.view_as(scores), self.values).view_as(x)
+        return torch.addmm(self.bias, shares.view_as(scores), self.values)
 
 
 def selected(source: Source, order: Tensor) -> Source:

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from depthwise.engine.linear_maps import Packer
-from depthwise.engine.rows import Rows
+from depthwise.engine.rows import Pending, Rows
 from depthwise.engine.step_attention import AttentionStep, SourceMemory, StepCross
 from depthwise.engine.step_mixers import AverageStep, ConvolutionStep, FullConvolutionStep, StepMixer
 from depthwise.mixers import CNN, AverageAttention, Mixer, SelfAttention
@@ -36,10 +36,10 @@ class Frame:
                 eps=norm.eps,
             )
 
-    def enter(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    def enter(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         return self.norm(x) if self.is_pre else x
 
-    def leave(self, x: Float[Tensor, "*rows D"], branch: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    def leave(self, x: Float[Tensor, "M D"], branch: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         return self.norm(x + branch) if self.is_post else x + branch
 
 
@@ -55,18 +55,23 @@ class StepBlock:
         self.hidden, self.out = pack(feed.hidden), pack(feed.out)
         self.activation = torch.relu_ if feed.activation is F.relu else feed.activation
 
-    def enter(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    def enter(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         """What the mixer sees of these states."""
         return self.mixer_frame.enter(x)
 
     def run(
-        self, x: Float[Tensor, "*rows D"], mixed: Mixed, source: SourceMemory | None, rows: Rows
-    ) -> Float[Tensor, "*rows D"]:
-        """The states after this block."""
+        self,
+        x: Float[Tensor, "M D"],
+        mixed: Mixed,
+        source: SourceMemory | None,
+        rows: Rows,
+        pending: Pending | None = None,
+    ) -> Float[Tensor, "M D"]:
+        """The states after this block: of one column of these rows, or of all that are pending."""
         x = self.mixer_frame.leave(x, mixed(self.enter(x)))
         if self.cross is not None:
             assert source is not None, "a block with attention over a source was given none"
-            x = self.cross_frame.leave(x, self.cross.read(self.cross_frame.enter(x), source, rows))
+            x = self.cross_frame.leave(x, self.cross.read(self.cross_frame.enter(x), source, rows, pending))
         return self.feed_frame.leave(x, self.out(self.activation(self.hidden(self.feed_frame.enter(x)))))
 
 

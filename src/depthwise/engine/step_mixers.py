@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from depthwise.engine.columns import Columns, RunningSum
 from depthwise.engine.linear_maps import Packer
-from depthwise.engine.rows import Rows
+from depthwise.engine.rows import Pending, Rows
 from depthwise.kernels import normalize
 from depthwise.kernels.weights import at_least_float32
 from depthwise.memory import AverageMemory, InputMemory, Memory
@@ -63,18 +63,9 @@ class StepMixer(ABC, Generic[M]):
 
     @abstractmethod
     def chunk(
-        self,
-        memory: M,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Float[Tensor, "R P D"]:
-        """The same for several columns (R, P) of each row within ``span``, rising.
-
-        Rows with fewer than others have their last column several times.
-        """
+        self, memory: M, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        """The same for all columns that are pending."""
 
     @abstractmethod
     def load(self, memory: M, past: Memory, end: int) -> None:
@@ -94,10 +85,6 @@ class WithColumns(StepMixer[Columns]):
     def written(self, entered: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
         """What columns leave behind."""
 
-    @abstractmethod
-    def as_memory(self, columns: Float[Tensor, "R L C"], valid: Bool[Tensor, "R L"] | None) -> Memory:
-        """Columns in the form that mixers know."""
-
     def write(self, memory: Columns, late: Late) -> None:
         memory.put_at(late.rows, late.columns, self.written(late.entered))
 
@@ -111,22 +98,6 @@ class WithColumns(StepMixer[Columns]):
         memory.put(column, written, rows.selection)
         return written
 
-    def chunk(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Tensor:
-        memory.put_at(rows.index.unsqueeze(1), columns, self.written(entered))
-        start = self.seen_from(span[0])
-        seen = rows.of(memory.between(start, span[1]))
-        valid = None if padding is None else self.is_real(seen, rows.of(padding), start)
-        mixed: Tensor = self.mixer.read(entered, self.as_memory(seen, valid), columns - start)
-        return mixed
-
     def is_real(self, seen: Tensor, padding: Int[Tensor, "R"], start: int) -> Bool[Tensor, "R L"]:
         """Which of the columns from ``start`` on are no padding."""
         return torch.arange(start, start + seen.shape[1], device=seen.device) >= padding.unsqueeze(1)
@@ -137,10 +108,49 @@ class WithColumns(StepMixer[Columns]):
 
 
 class _WithInputs(WithColumns):
-    """Mixers that remember what enters a convolution."""
+    """Mixers that remember what enters a convolution; that of padding is 0."""
 
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
-        return InputMemory(columns, valid)
+    @abstractmethod
+    def convolved(
+        self,
+        entered: Float[Tensor, "M D"],
+        written: Float[Tensor, "M C"],
+        seen: Float[Tensor, "M L C"],
+        real: Bool[Tensor, "M L"] | None,
+    ) -> Float[Tensor, "M D"]:
+        """What columns take of the last L up to their own; ``real`` says which of these are tokens, none that all are.
+
+        Fewer than the kernel is wide stand at the beginning of a text.
+        """
+
+    def step(
+        self,
+        memory: Columns,
+        entered: Tensor,
+        rows: Rows,
+        column: int,
+        padding: Tensor | None,
+        late: Late | None = None,
+    ) -> Tensor:
+        written = self.put(memory, entered, rows, column, late)
+        start = self.seen_from(column)
+        seen = rows.of(memory.between(start, column + 1))
+        real = None if padding is None else self.is_real(seen, rows.of(padding), start)
+        return self.convolved(entered, written, seen, real)
+
+    def chunk(
+        self, memory: Columns, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        assert self.reach is not None
+        written = self.written(entered)
+        memory.put_at(pending.of_row, pending.columns, written)
+        window = torch.arange(-self.reach, 1, device=entered.device)
+        columns = pending.columns.unsqueeze(1) + window
+        first = 0 if padding is None else padding.index_select(0, pending.of_row).unsqueeze(1)
+        real = columns >= first
+        start = self.seen_from(int(pending.begins.min()))
+        seen = memory.at(pending.of_row.unsqueeze(1), columns.clamp(min=start))
+        return self.convolved(entered, written, seen.masked_fill(~real.unsqueeze(-1), 0), real)
 
     def load(self, memory: Columns, past: Memory, end: int) -> None:
         assert isinstance(past, InputMemory)
@@ -166,25 +176,13 @@ class ConvolutionStep(_WithInputs):
         x = self.into(entered)
         return F.glu(x) if self.options.glu else x
 
-    def step(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        column: int,
-        padding: Tensor | None,
-        late: Late | None = None,
-    ) -> Tensor:
-        written = self.put(memory, entered, rows, column, late)
-        start = self.seen_from(column)
-        seen = at_least_float32(rows.of(memory.between(start, column + 1)))
+    def convolved(self, entered: Tensor, written: Tensor, seen: Tensor, real: Tensor | None) -> Tensor:
+        seen = at_least_float32(seen)
         kernel = self._kernels(entered, written)[..., self.options.kernel_size - seen.shape[1] :].to(seen.dtype)
         by_head = seen.unflatten(-1, (self.options.num_heads, -1))
         mixed = (by_head * kernel.transpose(1, 2).unsqueeze(-1)).sum(1).flatten(1)
         if self.options.renormalize_padding:
-            if padding is not None:
-                kernel = kernel * self.is_real(seen, rows.of(padding), start).unsqueeze(1)
-            mass = kernel.sum(-1)
+            mass = (kernel if real is None else kernel * real.unsqueeze(1)).sum(-1)
             mass = mass.masked_fill(mass == 0, 1).repeat_interleave(self.width // self.options.num_heads, dim=-1)
             mixed = mixed / mass
         mixed = mixed.to(entered.dtype)
@@ -208,18 +206,8 @@ class FullConvolutionStep(_WithInputs):
     def written(self, entered: Tensor) -> Tensor:
         return entered
 
-    def step(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        column: int,
-        padding: Tensor | None,
-        late: Late | None = None,
-    ) -> Tensor:
-        self.put(memory, entered, rows, column, late)
+    def convolved(self, entered: Tensor, written: Tensor, seen: Tensor, real: Tensor | None) -> Tensor:
         assert self.reach is not None
-        seen = rows.of(memory.between(self.seen_from(column), column + 1))
         return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1))
 
 
@@ -259,20 +247,15 @@ class AverageStep(StepMixer[RunningSum]):
         return keep * entered + take * context
 
     def chunk(
-        self,
-        memory: RunningSum,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Tensor:
-        is_new = F.pad(columns[:, 1:] > columns[:, :-1], (1, 0), value=True)
-        before = columns[:, :1] if padding is None else columns[:, :1] - rows.of(padding).unsqueeze(1)
+        self, memory: RunningSum, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        grid, is_new, rows = pending.grid(entered), pending.is_there, pending.rows
+        before = pending.column_grid[:, :1]
+        before = before if padding is None else before - rows.of(padding).unsqueeze(1)
         total = rows.of(memory.total).clone()
-        mixed: Tensor = self.mixer.read(entered, AverageMemory(entered, is_new, (total, before.to(total.dtype))))
-        memory.add(rows.index, at_least_float32(entered).masked_fill(~is_new.unsqueeze(-1), 0).sum(1))
-        return mixed
+        mixed: Tensor = self.mixer.read(grid, AverageMemory(grid, is_new, (total, before.to(total.dtype))))
+        memory.add(rows.index, at_least_float32(grid).sum(1))
+        return pending.flat(mixed)
 
     def load(self, memory: RunningSum, past: Memory, end: int) -> None:
         assert isinstance(past, AverageMemory)
