@@ -66,7 +66,7 @@ def batches(draw: st.DrawFn) -> tuple[list[int], list[bool], list[int]]:
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(seed=SEED, batch=batches(), cut=st.integers(1, 4))
 def test_rows_do_not_depend_on_others(
     name: str, mixer: str, seed: int, batch: tuple[list[int], list[bool], list[int]], cut: int
@@ -172,7 +172,7 @@ TEXTS: dict[str, Any] = {"seed": SEED, "batch": batches()}
 
 @pytest.mark.parametrize("fill", COPIES)
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**TEXTS)
 def test_steps_are_one_masked_pass(
     mixer: str, fill: str, seed: int, batch: tuple[list[int], list[bool], list[int]]
@@ -195,7 +195,7 @@ def test_steps_are_one_masked_pass(
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**TEXTS)
 def test_whoever_reads_finds_the_same(mixer: str, seed: int, batch: tuple[list[int], list[bool], list[int]]) -> None:
     """Memories of rows that run a block, when they run it: deferred and eager fills (I4). Deferred ones write less."""
@@ -235,7 +235,7 @@ def recording(fill: Fill, found: list[Tensor]) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("fill", [CopyEager, CopyDeferred, Recompute])
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(**TEXTS, data=st.data())
 def test_rows_that_move_and_leave(
     mixer: str, fill: type[Fill], seed: int, batch: tuple[list[int], list[bool], list[int]], data: st.DataObject
@@ -284,7 +284,7 @@ def extended(texts: Texts) -> Texts:
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**TEXTS, max_pending=st.integers(1, STEPS + 1))
 def test_recomputed_memory_is_that_of_the_whole_stack(
     mixer: str, seed: int, batch: tuple[list[int], list[bool], list[int]], max_pending: int
