@@ -79,9 +79,7 @@ class WordCounts:
             raise DataError(f"{only}{ONE_LABEL}")
 
 
-def information(
-    both: npt.ArrayLike, word_only: npt.ArrayLike, label_only: npt.ArrayLike, neither: npt.ArrayLike, added_count: float
-) -> Values:
+def information(both: Counts, word_only: Counts, label_only: Counts, neither: Counts, added_count: float) -> Values:
     """MI of tables of four counts, each by itself."""
     cells = np.stack([np.asarray(cell, np.float64) for cell in (both, word_only, label_only, neither)]) + added_count
     cells /= cells.sum(axis=0)

@@ -64,11 +64,12 @@ class WordTable:
 
     @property
     def digest(self) -> str:
-        """Tells whether two tables give all words the same depths."""
+        """Tells whether two tables give all words the same depths, in whatever order."""
         content = [self.num_layers, self.unseen_depth, self.options.words, self.options.special, self.tokenizer]
         digest = hashlib.sha256(json.dumps(content).encode())
-        digest.update("\n".join(self.counts.words).encode())
-        digest.update(self.depths.astype("<i8").tobytes())
+        order = sorted(self._places)
+        digest.update("\n".join(order).encode())
+        digest.update(self.depths[[self._places[word] for word in order]].astype("<i8").tobytes())
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -76,7 +77,9 @@ class WordTable:
         found: dict[str, Any] = {}
         if self.values is not None and len(self.values):
             low, high = _ends(self.values, self.options)
-            found = {"min": low, "max": high, "width": (high - low) / self.num_layers}
+            found = {"min": low, "max": high}
+            if self.options.bins == "width":
+                found["width"] = (high - low) / self.num_layers
         return {**found, "histogram": self.histogram().tolist(), "unseen": self.unseen_depth}
 
 
