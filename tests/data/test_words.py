@@ -15,9 +15,9 @@ from depthwise.data.word_pieces import WordAligner, WordPieceOptions
 from depthwise.data.words import (
     UNMARKED,
     WordMarks,
+    WordNormalizer,
     encoded_with_marks,
     with_special,
-    word_normalizer,
     words_of,
 )
 
@@ -73,9 +73,9 @@ def test_every_piece_has_the_number_of_the_characters_it_is_of(kind: str, form: 
 
 def test_words_are_seen_as_the_tokenizer_sees_them() -> None:
     small = train_tokenizer(["Low"], TokenizerOptions("bpe", 20, lowercase=True))
-    assert word_normalizer(small)("LOW") == "low"
-    assert word_normalizer(train_tokenizer(["Low"], TokenizerOptions("bpe", 20)))("LOW") == "LOW"
-    assert word_normalizer(bert_like())("\u00ad") == "\u00ad"  # of which the normaliser leaves nothing
+    assert WordNormalizer(small)("LOW") == "low"
+    assert WordNormalizer(train_tokenizer(["Low"], TokenizerOptions("bpe", 20)))("LOW") == "LOW"
+    assert WordNormalizer(bert_like())("\u00ad") == "\u00ad"  # of which the normaliser leaves nothing
 
 
 @pytest.mark.parametrize(("special", "expected"), [(None, [5, 2, 5, 5]), (1, [1, 2, 5, 1]), (9, [9, 2, 5, 9])])

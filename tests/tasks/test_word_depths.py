@@ -1,6 +1,7 @@
 """Tasks whose words have depths: from training data to batches, the same in training and after."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,12 @@ def test_controls(tmp_path: Path) -> None:
     assert tables[0].histogram().tolist() == plain.histogram().tolist()
     assert tables[1].depth_of("great") < tables[1].depth_of("acting")
     assert set(tables[2].depths.tolist()) == {2}
+
+
+def test_depths_travel_to_other_processes(task: TextClassification) -> None:
+    assert task.marks is not None
+    there = pickle.loads(pickle.dumps(task.marks))
+    assert there.words("Great film nobody") == task.marks.words("Great film nobody")
 
 
 def test_ignored_depths(task: TextClassification) -> None:

@@ -28,7 +28,7 @@ def depths(
 
     Information is that of word and label in nats, summed over labels; documents are those of the training data.
     """
-    from depthwise.data.words import word_normalizer
+    from depthwise.data.words import WordNormalizer
     from depthwise.evaluation import open_run
     from depthwise.evaluation.word_depths import table_of, write_plot
 
@@ -46,7 +46,7 @@ def depths(
     if words is None:
         found: Iterable[str] = table.counts.words[:MOST_TELLING]  # they are sorted by what they tell
     else:
-        normalize = word_normalizer(task.tokenizers.source)
+        normalize = WordNormalizer(task.tokenizers.source)
         found = [normalize(word.strip()) for word in words.split(",") if word.strip()]
     console.print(_words(table, found))
     console.print(f"the histogram is in {write_plot(Path(run), table)}")

@@ -25,15 +25,15 @@ def words_of(text: str, form: str) -> list[str]:
     return _FORMS[form].findall(text)
 
 
-def word_normalizer(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
+class WordNormalizer:
     """How a tokenizer sees a word before it splits it: in small letters, perhaps, or without accents."""
-    normalizer = fast_tokenizer(tokenizer).backend_tokenizer.normalizer
 
-    def normalize(word: str) -> str:
-        seen = word if normalizer is None else normalizer.normalize_str(word)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._normalizer = fast_tokenizer(tokenizer).backend_tokenizer.normalizer
+
+    def __call__(self, word: str) -> str:
+        seen = word if self._normalizer is None else self._normalizer.normalize_str(word)
         return "".join(seen.split()) or word
-
-    return normalize
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from depthwise.data import LineReport, Row, TokenStore, build_store
 from depthwise.data.building import tokenizer_identity
 from depthwise.data.collate import padded
 from depthwise.data.progress import shown
-from depthwise.data.words import WordMarks, with_special, word_normalizer, words_of
+from depthwise.data.words import WordMarks, WordNormalizer, with_special, words_of
 from depthwise.depth.mutual_information import WordCounter
 from depthwise.depth.word_table import WordTable, word_table
 from depthwise.depth.word_table_file import load_word_table, save_word_table
@@ -61,7 +61,7 @@ class WordDepthTask(Task):
     def _marks(self) -> WordMarks:
         table = self.word_table
         return WordMarks(
-            _DepthOf(table, word_normalizer(self.tokenizers.source)), table.options.words, identity=table.digest
+            _DepthOf(table, WordNormalizer(self.tokenizers.source)), table.options.words, identity=table.digest
         )
 
     @cached_property
@@ -75,7 +75,7 @@ class WordDepthTask(Task):
             "tokenizer": tokenizer_identity(self.tokenizers.source),
         }
         if self.run_folder is None:
-            counter = WordCounter(word_normalizer(self.tokenizers.source))
+            counter = WordCounter(WordNormalizer(self.tokenizers.source))
             counter.add(self._documents(options))
             return word_table(counter.counts(), options, **made_for)
         table = load_word_table(self.run_folder, **made_for)
