@@ -183,7 +183,7 @@ def test_mistakes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path, monke
     [
         (["data.test=x"], "name the folder of a run"),
         (["a", "b", "--against", "c"], "take one run at a time"),
-        (["a", "--depth", "-3x"], "-3x is neither full, policy, a number of blocks nor the name of a setting"),
+        (["a", "--depth", "-3x"], "-3x is neither trained, full, policy, a number of blocks nor the name of a setting"),
         (["a", "--split", "dev"], "Invalid value for '--split'"),
         (["a", "--name", "../b"], "../b is no name of a file"),
         (["a", "--name", "valid"], "valid is another split; evaluate it with --split valid"),

@@ -51,9 +51,9 @@ def num_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     encoded = building._encoded
 
-    def counting(chunk: list[Example], tokenizers: Any) -> Any:
+    def counting(chunk: list[Example], *rest: Any) -> Any:
         calls.append(len(chunk))
-        return encoded(chunk, tokenizers)
+        return encoded(chunk, *rest)
 
     monkeypatch.setattr(building, "_encoded", counting)
     return calls
@@ -143,10 +143,10 @@ def test_an_interrupted_build_leaves_nothing(
     monkeypatch.setattr(building, "CHUNK_LINES", 10)
     encoded = building._encoded
 
-    def interrupted(chunk: list[Example], tokenizers: Any) -> Any:
+    def interrupted(chunk: list[Example], *rest: Any) -> Any:
         if chunk[0].line > 50:
             raise KeyboardInterrupt
-        return encoded(chunk, tokenizers)
+        return encoded(chunk, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(building, "_encoded", interrupted)
@@ -163,11 +163,11 @@ from depthwise.data import ParallelText, StoreOptions, build_store, building, lo
 folder = Path(sys.argv[1])
 building.CHUNK_LINES = 10
 encoded = building._encoded
-def slowly(chunk, tokenizers):
+def slowly(chunk, *rest):
     if chunk[0].line > 50:
         (folder / "halfway").touch()
         time.sleep(600)
-    return encoded(chunk, tokenizers)
+    return encoded(chunk, *rest)
 building._encoded = slowly
 tokenizer = load_tokenizer(folder / "tokenizer")
 build_store(ParallelText(folder / "a.src", folder / "a.tgt"), [tokenizer] * 2, StoreOptions(), folder / "cache")

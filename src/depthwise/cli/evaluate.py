@@ -44,7 +44,7 @@ def evaluate(
         Path | None,
         typer.Option("--against", help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE"),
     ] = None,
-    depth: DepthOption = "full",
+    depth: DepthOption = "trained",
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the result files, if not that of the split and depth.")
     ] = None,
@@ -139,6 +139,8 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
         console.print(f"  {metric:<16} {shown}  ({evaluation.signatures[metric]})")
     if evaluation.settings.get("policy") is not None:
         console.print(f"  {'policy':<16} {_policy(evaluation.settings['policy'])}")
+    if evaluation.settings.get("word_depths") is not None:
+        console.print(f"  {'word depths':<16} {evaluation.settings['word_depths']['estimator']}")
     if evaluation.mean_depth is not None:
         console.print(f"  {'mean depth':<16} {evaluation.mean_depth:.2f}")
     cost = f"{evaluation.seconds:.2f} s"

@@ -10,6 +10,7 @@ import typer
 from depthwise.cli.calibrate import calibrate
 from depthwise.cli.convert import convert
 from depthwise.cli.demo import demo
+from depthwise.cli.depths import depths
 from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
 from depthwise.cli.predict import predict
@@ -33,6 +34,7 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(calibrate)
 app.command()(predict)
+app.command()(depths)
 app.command()(info)
 app.command()(recipes)
 app.command()(train)

@@ -45,9 +45,12 @@ def predict(
         ),
     ] = False,
     depths: Annotated[
-        bool, typer.Option("--depths", help="Add, behind a tab, how many blocks each token ran.")
+        bool,
+        typer.Option(
+            "--depths", help="Add, behind a tab, how many blocks each token ran; with depths of words, word:depth."
+        ),
     ] = False,
-    depth: DepthOption = "full",
+    depth: DepthOption = "trained",
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
 ) -> None:
@@ -72,6 +75,7 @@ def predict(
 
     from depthwise.data.lines import count_lines, opened
     from depthwise.evaluation import load_run, parted, predict_lines, read_chunks, score_lines
+    from depthwise.evaluation.word_depths import predict_with_words, words_decide
 
     quieten()
     changes, policy_changes = parted(given)
@@ -89,7 +93,10 @@ def predict(
 
     is_seen = source is not None and sys.stderr.isatty() and not (out is None and sys.stdout.isatty())
     total = count_lines(source) if is_seen and source is not None and source.is_file() else None
-    replies = score_lines(run, chunks()) if score else predict_lines(run, chunks(), depths=depths)
+    if depths and words_decide(run.task):
+        replies = predict_with_words(run, chunks())
+    else:
+        replies = score_lines(run, chunks()) if score else predict_lines(run, chunks(), depths=depths)
     try:
         with _output(out) as write:
             _answer(replies, write, "standard input" if source is None else str(source), total)

@@ -39,21 +39,22 @@ DepthOption = Annotated[
     typer.Option(
         "--depth",
         help="Run all blocks, leave all at depth N (of the decoder, else encoder), let the policy decide, or take a "
-        "setting that was calibrated.",
-        metavar="full|N|policy|NAME",
+        "setting that was calibrated. As trained means all blocks, or the depths of words where they have any.",
+        metavar="trained|full|N|policy|NAME",
     ),
 ]
 
 
 def depth_of(text: str) -> int | str | None:
-    """The depth that the option asks for: none means full."""
-    if text == "full":
+    """The depth that the option asks for: none means as the run was trained."""
+    if text == "trained":
         return None
     if text.isdecimal():
         return int(text)
     if not text[:1].isalpha():
         raise typer.BadParameter(
-            f"{text} is neither full, policy, a number of blocks nor the name of a setting", param_hint="--depth"
+            f"{text} is neither trained, full, policy, a number of blocks nor the name of a setting",
+            param_hint="--depth",
         )
     return text
 

@@ -53,6 +53,7 @@ from depthwise.config.recipes import (
     recipe_yaml,
 )
 from depthwise.config.validation import check_model, parse_model
+from depthwise.config.word_depths import WordDepthsConfig
 
 __all__ = [
     "ACTIVATIONS",
@@ -88,6 +89,7 @@ __all__ = [
     "TokenExitConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "WordDepthsConfig",
     "as_dict",
     "built_in",
     "changed_recipe",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from depthwise.config.model import ModelConfig, StackConfig
+from depthwise.config.word_depths import word_depth_problems
 from depthwise.errors import Problem
 
 HEADED_KERNELS = ("lightconv", "dynamicconv")
@@ -195,6 +196,20 @@ def _shared_norms_exist(model: View) -> Iterator[Problem]:
         yield model.exits.problem("norms", "has no effect in a stack without a last norm; remove it")
 
 
+def _words_decide_in_encoders(model: View) -> Iterator[Problem]:
+    if model.word_depths is None:
+        return
+    for problem in word_depth_problems(model.word_depths):
+        yield model.word_depths.problem(problem.option, problem.message)
+    if model.decoder is not None:
+        yield model.problem("word_depths", "are depths of an encoder that stands alone; remove them, or the decoder")
+    elif model.exits is not None or model.policy is not None:
+        yield model.problem("word_depths", "are decided before the model runs; remove exits and policy, or word_depths")
+    elif model.encoder is not None and (model.word_depths.depth or 0) > model.encoder.num_layers:
+        message = f"{model.word_depths.depth} is more than the {model.encoder.num_layers} blocks there are; lower it"
+        yield model.word_depths.problem("depth", message)
+
+
 # One stack
 
 
@@ -330,6 +345,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _exits_are_within_the_stack,
     _bands_have_one_head,
     _shared_norms_exist,
+    _words_decide_in_encoders,
 )
 STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_heads_divide_width,

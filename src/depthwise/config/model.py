@@ -7,6 +7,8 @@ decoder alone is a language model; both together translate. Everything here can 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from depthwise.config.word_depths import WordDepthsConfig
+
 MIXERS = ("attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average")
 KERNEL_NORMALIZATIONS = (
     "none",
@@ -186,6 +188,8 @@ class ModelConfig:
     """None means that every token runs the whole stack."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
+    word_depths: WordDepthsConfig | None = None
+    """Depths that words have before the model runs; none means that they have none."""
 
     @property
     def exit_depths(self) -> tuple[int, ...]:
@@ -198,11 +202,11 @@ class ModelConfig:
         return (*(depth for depth in depths if depth < stack.num_layers), stack.num_layers)
 
 
-def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | ModelConfig) -> dict[str, Any]:
+def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | WordDepthsConfig | ModelConfig) -> dict[str, Any]:
     """The options as nested dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig):
+        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig | WordDepthsConfig):
             return as_dict(value)
         return list(value) if isinstance(value, tuple) else value
 

@@ -27,6 +27,7 @@ from depthwise.config.model import (
     ModelConfig,
 )
 from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
+from depthwise.config.word_depths import RULES as WORD_RULES
 from depthwise.errors import ConfigError, Problem
 
 UNPARSED = ("latent",)
@@ -171,4 +172,5 @@ RULES: Rules = {
     "factor": partial(at_least, 2),
     "cutoffs": _cutoffs,
     "depths": _exit_depths,
+    **WORD_RULES,
 }

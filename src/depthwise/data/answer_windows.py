@@ -19,6 +19,7 @@ from depthwise.data.lines import Fault, LineReport
 from depthwise.data.rows import IdRow
 from depthwise.data.squad import Answer, Question
 from depthwise.data.templates import Pieces, fast_tokenizer, pair_template, pieces_of
+from depthwise.data.words import WordMarks
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
@@ -91,8 +92,12 @@ def question_windows(
     report: LineReport,
     *,
     labelled: bool = True,
+    marks: WordMarks | None = None,
 ) -> list[AnswerWindow]:
-    """All windows of all questions, in order; ``AnswerWindow.question`` counts the questions as they come."""
+    """All windows of all questions, in order; ``AnswerWindow.question`` counts the questions as they come.
+
+    With ``marks``, every id has the number of its word beside it.
+    """
     fast, template = fast_tokenizer(tokenizer), pair_template(tokenizer)
     if not (template.before or template.between):
         raise DataError("the tokenizer puts no special token before or between two texts; use one that does")
@@ -101,10 +106,13 @@ def question_windows(
         raise ConfigError("data", [Problem("max_tokens", problem)])
     rows: list[AnswerWindow] = []
     context, pieces = None, Pieces(np.empty(0, np.int32), np.empty((0, 2), np.int32))
+    of_context = np.empty(0, np.uint16)
     for number, question in enumerate(questions):
-        asked = pieces_of(question.question, fast).ids
+        asking = pieces_of(question.question, fast)
+        asked = asking.ids
         if question.context != context:  # questions about the same paragraph follow each other
             context, pieces = question.context, pieces_of(question.context, fast)
+            of_context = of_context if marks is None else marks.of_pieces(context, pieces.offsets)
         answer = question.answers[0] if labelled and question.answers else None
         span = None if answer is None else token_span(answer, pieces)
         kept = {"question": len(asked), "context": len(pieces.ids), "answer": answer is None or span is not None}
@@ -123,8 +131,12 @@ def question_windows(
             window = slice(begin, begin + width)
             label = _label(span, first - begin, window, null) if labelled else None
             ids = template.joined(asked, pieces.ids[window])
-            offsets = pieces.offsets[window]
-            rows.append(AnswerWindow(ids, question=number, first=first, null=null, offsets=offsets, label=label))
+            offsets, marked = pieces.offsets[window], None
+            if marks is not None:
+                of_question = marks.of_pieces(question.question, asking.offsets[: len(asked)])
+                marked = template.marked(of_question, of_context[window])
+            row = AnswerWindow(ids, question=number, first=first, null=null, offsets=offsets, label=label, marks=marked)
+            rows.append(row)
     return rows
 
 

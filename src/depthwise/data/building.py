@@ -29,15 +29,18 @@ from depthwise.data.store import (
     FORMAT,
     LABELS,
     LINES,
+    MARKS,
     OFFSETS,
     TokenStore,
     damage,
+    marks_file,
     offsets_file,
     token_type,
     tokens_file,
     write_meta,
 )
 from depthwise.data.tokenizers import encoded
+from depthwise.data.words import WordMarks, encoded_with_marks
 from depthwise.errors import ConfigError, DataError, Problem
 
 TOO_LONG = ("skip", "cut")
@@ -82,11 +85,18 @@ class StoreOptions:
 
 
 def build_store(
-    corpus: Corpus, tokenizers: Sequence[PreTrainedTokenizerBase], options: StoreOptions, cache: Path
+    corpus: Corpus,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    options: StoreOptions,
+    cache: Path,
+    marks: WordMarks | None = None,
 ) -> TokenStore:
-    """The tokenised corpus, from the cache if it is there and whole. Each text has its own tokenizer, in order."""
+    """The tokenised corpus, from the cache if it is there and whole. Each text has its own tokenizer, in order.
+
+    With ``marks``, every id has the number of its word beside it.
+    """
     assert len(tokenizers) == corpus.num_texts
-    place = cache / store_key(corpus, tokenizers, options)
+    place = cache / store_key(corpus, tokenizers, options, marks)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f".{place.name}.lock"):
@@ -94,7 +104,7 @@ def build_store(
                 if (fault := damage(place)) is None:
                     return TokenStore(place)
                 log.warning("%s is damaged (%s); %s is tokenised again", place, fault, corpus.name)
-            _write_beside(place, corpus, tokenizers, options)
+            _write_beside(place, corpus, tokenizers, options, marks)
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(
@@ -103,13 +113,19 @@ def build_store(
     return TokenStore(place)
 
 
-def store_key(corpus: Corpus, tokenizers: Sequence[PreTrainedTokenizerBase], options: StoreOptions) -> str:
+def store_key(
+    corpus: Corpus,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    options: StoreOptions,
+    marks: WordMarks | None = None,
+) -> str:
     """A name for all that decides the content of a store."""
     parts = {
         "format": FORMAT,
         "corpus": corpus.identity(),
         "tokenizers": [tokenizer_identity(tokenizer) for tokenizer in tokenizers],
         "options": asdict(options),
+        **({} if marks is None else {"marks": marks.identity}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -130,7 +146,11 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _write_beside(
-    place: Path, corpus: Corpus, tokenizers: Sequence[PreTrainedTokenizerBase], options: StoreOptions
+    place: Path,
+    corpus: Corpus,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    options: StoreOptions,
+    marks: WordMarks | None,
 ) -> None:
     """Write to a folder beside the place, then let it take the place. The caller holds the lock."""
     beside = f".{place.name}-"
@@ -139,21 +159,27 @@ def _write_beside(
     with tempfile.TemporaryDirectory(prefix=beside, dir=place.parent, ignore_cleanup_errors=True) as workshop:
         new = Path(workshop, "new")
         new.mkdir()
-        _write(new, corpus, tokenizers, options)
+        _write(new, corpus, tokenizers, options, marks)
         if place.exists():
             place.rename(Path(workshop, "damaged"))
         new.rename(place)
 
 
-def _write(folder: Path, corpus: Corpus, tokenizers: Sequence[PreTrainedTokenizerBase], options: StoreOptions) -> None:
+def _write(
+    folder: Path,
+    corpus: Corpus,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    options: StoreOptions,
+    marks: WordMarks | None,
+) -> None:
     report = LineReport(options.rules)
     vocab_size = max(len(tokenizer) for tokenizer in tokenizers)
     labels = None if options.label_kind is None else LabelColumn(options.label_kind, options.label_names)
     examples = shown(corpus.examples(report), f"tokenising {corpus.name}", corpus.num_lines())
     with ExitStack() as stack:
-        writer = _Writer(folder, stack, corpus.num_texts, vocab_size, labels)
+        writer = _Writer(folder, stack, corpus.num_texts, vocab_size, labels, has_marks=marks is not None)
         for chunk in _chunks(examples):
-            writer.add(chunk, _encoded(chunk, tokenizers), options, report)
+            writer.add(chunk, _encoded(chunk, tokenizers, marks), options, report)
     if report.num_kept == 0:
         raise DataError(f"{corpus.name}: no line can be used; {report.summary()}")
     if labels is not None:
@@ -161,6 +187,7 @@ def _write(folder: Path, corpus: Corpus, tokenizers: Sequence[PreTrainedTokenize
     meta = {
         "num_texts": corpus.num_texts,
         "vocab_size": vocab_size,
+        "has_marks": marks is not None,
         "label_kind": options.label_kind,
         "label_names": None if labels is None else labels.names,
         "report": report.as_dict(),
@@ -181,16 +208,36 @@ def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
         yield chunk
 
 
-def _encoded(chunk: list[Example], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[list[list[int]]]:
+Side = tuple[list[list[int]], list[list[int]] | None]
+"""Ids of the first texts of examples, or of the second, and the marks of those ids."""
+
+
+def _encoded(
+    chunk: list[Example], tokenizers: Sequence[PreTrainedTokenizerBase], marks: WordMarks | None
+) -> list[Side]:
     """Ids of all texts, side by side."""
-    return [encoded(tokenizer, [example.texts[text] for example in chunk]) for text, tokenizer in enumerate(tokenizers)]
+    sides: list[Side] = []
+    for text, tokenizer in enumerate(tokenizers):
+        texts = [example.texts[text] for example in chunk]
+        if marks is None:
+            sides.append((encoded(tokenizer, texts), None))
+        else:
+            sides.append(encoded_with_marks(tokenizer, texts, marks))
+    return sides
 
 
 class _Writer:
     """Appends examples to the files of a store."""
 
     def __init__(
-        self, folder: Path, stack: ExitStack, num_texts: int, vocab_size: int, labels: LabelColumn | None
+        self,
+        folder: Path,
+        stack: ExitStack,
+        num_texts: int,
+        vocab_size: int,
+        labels: LabelColumn | None,
+        *,
+        has_marks: bool,
     ) -> None:
         def created(name: str) -> IO[bytes]:
             return stack.enter_context((folder / name).open("wb"))
@@ -198,6 +245,7 @@ class _Writer:
         self.dtype = token_type(vocab_size)
         self.tokens = [created(tokens_file(text)) for text in range(num_texts)]
         self.offsets = [created(offsets_file(text)) for text in range(num_texts)]
+        self.marks = [created(marks_file(text)) for text in range(num_texts if has_marks else 0)]
         self.ends = [0] * num_texts
         for file in self.offsets:
             file.write(np.zeros(1, OFFSETS).tobytes())
@@ -205,9 +253,7 @@ class _Writer:
         self.labels = labels
         self.label_file = None if labels is None else created(LABELS)
 
-    def add(
-        self, chunk: list[Example], sides: list[list[list[int]]], options: StoreOptions, report: LineReport
-    ) -> None:
+    def add(self, chunk: list[Example], sides: list[Side], options: StoreOptions, report: LineReport) -> None:
         kept: list[int] = []
         values: list[int | float] = []
         for row, example in enumerate(chunk):
@@ -215,14 +261,17 @@ class _Writer:
             if isinstance(value, Fault):
                 report.bad(example.file, example.line, value)
                 continue
-            if not _fit([ids[row] for ids in sides], example, options, report):
+            of_row = [(ids[row], None if marks is None else marks[row]) for ids, marks in sides]
+            if not _fit(of_row, example, options, report):
                 continue
             kept.append(row)
             if value is not None:
                 values.append(value)
         report.num_kept += len(kept)
-        for text, ids in enumerate(sides):
+        for text, (ids, marks) in enumerate(sides):
             self._add_text(text, [ids[row] for row in kept])
+            if marks is not None:
+                self.marks[text].write(np.array([mark for row in kept for mark in marks[row]], MARKS).tobytes())
         self.lines.write(np.array([chunk[row].line for row in kept], OFFSETS).tobytes())
         if self.label_file is not None and self.labels is not None:
             self.label_file.write(np.array(values, self.labels.dtype).tobytes())
@@ -235,18 +284,22 @@ class _Writer:
         self.ends[text] = int(ends[-1]) if len(ends) else self.ends[text]
 
 
-def _fit(texts: list[list[int]], example: Example, options: StoreOptions, report: LineReport) -> bool:
+def _fit(
+    texts: list[tuple[list[int], list[int] | None]], example: Example, options: StoreOptions, report: LineReport
+) -> bool:
     """Whether the texts, cut in place if that is the rule, are short enough; takes note of those that were not."""
-    limits = options.limits(len(texts))
-    over = [(ids, limit) for ids, limit in zip(texts, limits, strict=True) if limit is not None and len(ids) > limit]
+    pairs = zip(texts, options.limits(len(texts)), strict=True)
+    over = [(ids, marks, limit) for (ids, marks), limit in pairs if limit is not None and len(ids) > limit]
     if not over:
         return True
     if options.too_long == "skip":
-        longest, limit = max((len(ids), limit) for ids, limit in over)
+        longest, limit = max((len(ids), limit) for ids, _, limit in over)
         message = f"a text has {longest:,} tokens, more than max_tokens={limit:,}"
         report.left_out(example.file, example.line, Fault("too_many_tokens", message, example.texts[0]))
         return False
-    for ids, limit in over:
-        ids[limit - 1 : -1] = []
+    for ids, marks, limit in over:
+        for numbers in (ids, marks):
+            if numbers is not None:
+                numbers[limit - 1 : -1] = []
     report.num_cut += 1
     return True

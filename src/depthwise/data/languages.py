@@ -206,7 +206,7 @@ class LanguageStores:
             texts = (np.concatenate([[token], texts[0]]).astype(np.int32), *texts[1:])
         elif self.placement == "decoder":
             label = token
-        return LanguageRow(number, texts, label, index < 0, which)
+        return LanguageRow(number, texts, label, index < 0, pair=which)
 
     @property
     def report(self) -> LineReport:

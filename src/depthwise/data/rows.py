@@ -17,10 +17,14 @@ from depthwise.data.store import Row
 
 @dataclass(frozen=True, slots=True)
 class IdRow:
-    """Ids of one row. An ignored one is computed like any other but carries no loss; see ``batches``."""
+    """Ids of one row. An ignored one is computed like any other but carries no loss; see ``batches``.
+
+    ``marks`` has a number for every id, where words have numbers (``words``).
+    """
 
     ids: npt.NDArray[np.int32]
     ignored: bool = False
+    marks: npt.NDArray[np.uint16] | None = None
 
 
 R = TypeVar("R", bound=IdRow)

@@ -3,6 +3,7 @@
     meta.json              what it is, how large its files are, and what was left out
     text0.tokens           uint16 where the vocabulary allows, else int32: the ids of all first texts, one after another
     text0.offsets          int64: text i is tokens[offsets[i] : offsets[i + 1]]
+    text0.marks            uint16: a number for every token, if there are any, such as the depth of its word
     text1.tokens, …        the same for second texts, if there are any
     labels                 int32 for classes, float32 for numbers, absent without labels
     lines                  int64: the line that the example stood on
@@ -28,6 +29,7 @@ FORMAT = 1
 META = "meta.json"
 LINES, LABELS = "lines", "labels"
 OFFSETS = np.dtype(np.int64)
+MARKS = np.dtype(np.uint16)
 LABEL_TYPES = {"class": np.dtype(np.int32), "number": np.dtype(np.float32)}
 
 
@@ -41,14 +43,23 @@ def offsets_file(text: int) -> str:
     return f"text{text}.offsets"
 
 
+def marks_file(text: int) -> str:
+    """The file that holds a number for each of their ids."""
+    return f"text{text}.marks"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example as ids. An ignored one is computed like any other but carries no loss; see ``batches``."""
+    """One example as ids. An ignored one is computed like any other but carries no loss; see ``batches``.
+
+    ``marks`` has a number for every id, where words have numbers (``words``).
+    """
 
     index: int
     texts: tuple[npt.NDArray[Any], ...]
     label: int | float | None
     ignored: bool = False
+    marks: tuple[npt.NDArray[Any], ...] | None = None
 
 
 class TokenStore:
@@ -74,6 +85,9 @@ class TokenStore:
         self.num_texts = int(meta["num_texts"])
         tokens = token_type(self.vocab_size)
         self._tokens = [_mapped(folder / tokens_file(text), tokens) for text in range(self.num_texts)]
+        self._marks = None
+        if meta.get("has_marks", False):
+            self._marks = [_mapped(folder / marks_file(text), MARKS) for text in range(self.num_texts)]
         self._offsets = [_mapped(folder / offsets_file(text), OFFSETS) for text in range(self.num_texts)]
         self._lines = _mapped(folder / LINES, OFFSETS)
         self._labels = None if self.label_kind is None else _mapped(folder / LABELS, LABEL_TYPES[self.label_kind])
@@ -89,9 +103,12 @@ class TokenStore:
         row = ~index if ignored else index
         if row >= len(self):
             raise IndexError(f"example {row} of {len(self)}")
-        texts = zip(self._tokens, self._offsets, strict=True)
-        ids = tuple(tokens[offsets[row] : offsets[row + 1]] for tokens, offsets in texts)
-        return Row(row, ids, None if self._labels is None else self._labels[row].item(), ignored)
+        slices = [slice(offsets[row], offsets[row + 1]) for offsets in self._offsets]
+        ids = tuple(tokens[here] for tokens, here in zip(self._tokens, slices, strict=True))
+        marks = None
+        if self._marks is not None:
+            marks = tuple(numbers[here] for numbers, here in zip(self._marks, slices, strict=True))
+        return Row(row, ids, None if self._labels is None else self._labels[row].item(), ignored, marks)
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """How many ids every text has: one row per example, one column per text."""

@@ -4,7 +4,7 @@
 behind is read off an encoded text, so that any tokenizer serves that knows what its pieces were made from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ class Template:
             parts += [self.between, texts[1]]
         return np.concatenate([np.asarray(part, np.int32) for part in [*parts, self.behind]])
 
+    def marked(self, *texts: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+        """Numbers of ids in the places of ``joined``, with 0 for special tokens."""
+        blank = replace(self, **{name: (0,) * len(getattr(self, name)) for name in ("before", "between", "behind")})
+        return blank.joined(*(text.astype(np.int32) for text in texts)).astype(np.uint16)
+
 
 @dataclass(frozen=True)
 class PairForm:
@@ -52,6 +57,10 @@ class PairForm:
     def joined(self, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """Both texts, which have their special tokens around them, as the tokenizer itself encodes them."""
         return self.pair.joined(self._inner(first), self._inner(second))
+
+    def marked(self, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+        """Numbers of their ids in the places of ``joined``."""
+        return self.pair.marked(self._inner(first), self._inner(second))
 
     def second_from(self, first: npt.NDArray[Any]) -> int:
         """Where the second text begins behind this first one."""

@@ -5,8 +5,8 @@ to the word that its characters are of; blanks that are pieces of their own belo
 carries its tag, all others carry no loss (Devlin et al. 2019, section 5.3).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from depthwise.data.lines import Fault, LineReport
 from depthwise.data.rows import IdRow
 from depthwise.data.tags import OUTSIDE
 from depthwise.data.templates import Template, fast_tokenizer, pieces_of, text_template
+from depthwise.data.words import UNMARKED
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
@@ -81,11 +82,12 @@ def tagged_rows(
     names: Sequence[str],
     options: WordPieceOptions,
     report: LineReport,
+    number_of: Callable[[str], int] | None = None,
 ) -> list[PieceRow]:
     """All sentences as rows with labels. A tag that is none of ``names`` is an error whatever the rule."""
     numbers = {name: number for number, name in enumerate(names)}
     rows: list[PieceRow] = []
-    aligner = WordAligner(tokenizer, options)
+    aligner = WordAligner(tokenizer, options, number_of)
     for number, sentence in enumerate(sentences):
         parts = aligner.parts(sentence.words, number, _numbered(sentence, numbers))
         if not parts:
@@ -100,9 +102,15 @@ def tagged_rows(
 
 
 class WordAligner:
-    """Words to rows of pieces, with one tokenizer."""
+    """Words to rows of pieces, with one tokenizer. ``number_of`` gives words the numbers that pieces are marked by."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: WordPieceOptions) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        options: WordPieceOptions,
+        number_of: Callable[[str], int] | None = None,
+    ) -> None:
+        self.number_of = number_of
         self.tokenizer = fast_tokenizer(tokenizer)
         self.template: Template = text_template(tokenizer)
         self.options = options
@@ -119,7 +127,11 @@ class WordAligner:
         """The whole sentence in as many rows as it takes, none where no word leaves a piece. ``labels`` has a number
         for each word."""
         ids, owners = self._pieces(words)
-        return [self._row(ids[part], owners[part], sentence, labels) for part in self._slices(owners)]
+        rows = [self._row(ids[part], owners[part], sentence, labels) for part in self._slices(owners)]
+        if self.number_of is None:
+            return rows
+        numbers = np.array([*map(self.number_of, words), UNMARKED], np.uint16)  # -1, no word, is the last
+        return [replace(row, marks=numbers[row.words]) for row in rows]
 
     def _pieces(self, words: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Ids, and the number of the word that each is of."""

@@ -16,7 +16,7 @@ from depthwise.evaluation.results import replace_file, strict_json, weights_dige
 
 FILE = "calibration.json"
 SCHEMA = 1
-RESERVED = ("full", "policy")
+RESERVED = ("full", "policy", "trained")
 """What ``--depth`` understands already, beside numbers."""
 
 

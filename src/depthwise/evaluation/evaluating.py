@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from depthwise.config import PolicyConfig, policy_dict
+from depthwise.config import PolicyConfig, as_dict, policy_dict
 from depthwise.data import Example, LineReport, Row
 from depthwise.errors import DataError
 from depthwise.evaluation.costing import SequenceCosts
@@ -20,6 +20,7 @@ from depthwise.evaluation.timing import Timing, hardware, timed
 from depthwise.evaluation.validation import validate
 from depthwise.metrics import Score
 from depthwise.tasks import LikelihoodTask, MaskedLanguageModeling, Prediction, SequenceToSequence, Task
+from depthwise.tasks.word_depths import WordDepthTask
 
 LIMITS = ("max_tokens", "max_source_tokens", "max_question_tokens", "stride", "too_long", "unanswerable")
 """Options of the data that decide what a model sees of an input, or may say about it."""
@@ -166,7 +167,9 @@ def settings(
 ) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
     searches = task.scored_by == "predictions" and task.searches
+    words = task.word_options if isinstance(task, WordDepthTask) else None
     return {
+        **({} if words is None else {"word_depths": as_dict(words)}),
         "precision": precision,
         "depth": depth,
         "policy": None if policy is None else policy_dict(policy),

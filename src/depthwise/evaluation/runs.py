@@ -16,9 +16,12 @@ from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_dept
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
 from depthwise.tasks.build import run_recipe
+from depthwise.tasks.word_depths import WordDepthTask
 
 POLICY = "policy"
 """The depth that a policy decides."""
+FULL = "full"
+"""The depth at which all tokens run all blocks."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -66,7 +69,8 @@ def load_run(
 ) -> Run:
     """A run with its model in evaluation mode on a device (``auto``, ``cpu``, ``cuda``).
 
-    With a number as ``depth`` all tokens leave there: at an exit of the model, else where its stack is cut, which is
+    Without a ``depth``, tokens run as they did in training: all blocks (``full``), or as deep as words have depths of
+    their own. With a number all tokens leave there: at an exit of the model, else where its stack is cut, which is
     that of the decoder where there is one. With ``policy`` they leave by the run's own policy, as far as
     ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise. Any other name is that of a setting that
     ``depthwise calibrate`` found.
@@ -77,9 +81,11 @@ def load_run(
     task = open_run(folder, recipe_changes)
     model = load_model(task, folder, pick_device(device), precision)
     run = Run(Path(folder), task, Engine(model), precision)
+    if isinstance(task, WordDepthTask) and task.word_options is not None:
+        return _by_words(run, task, depth)
     if depth == POLICY:
         return by_policy(run, chosen_policy(model, folder, policy_changes))
-    if depth is None:
+    if depth is None or depth == FULL:
         return run
     if isinstance(depth, str):
         return by_policy(run, setting_named(run.folder, depth))
@@ -87,6 +93,20 @@ def load_run(
         return by_policy(run, fixed_depth(model, folder, depth))
     cut_to_depth(model, depth)
     return replace(run, depth=depth)
+
+
+def _by_words(run: Run, task: WordDepthTask, depth: int | str | None) -> Run:
+    """A run whose words have depths: as they are, or all the same one."""
+    if depth is None:
+        task.word_table  # noqa: B018 (says now what is wrong with it)
+        return run
+    if isinstance(depth, str) and depth != FULL:
+        raise InputError(f"the words of {run.folder} have depths of their own; use --depth trained, full or a number")
+    assert task.options.encoder is not None
+    number = task.options.encoder.num_layers if isinstance(depth, str) else depth
+    task.ignores_words = True
+    cut_to_depth(run.model, number)
+    return replace(run, depth=number)
 
 
 def by_policy(run: Run, options: PolicyConfig | None) -> Run:

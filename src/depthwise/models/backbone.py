@@ -151,6 +151,21 @@ class EncoderHead(DepthwisePreTrainedModel):
         super().__init__(config)
         self.model = DepthwiseModel(config, pools=pools)
 
+    def planned(
+        self, plan: Plan | None, depths: Int[Tensor, "B T"] | None, input_ids: Int[Tensor, "B T"] | None
+    ) -> Plan | None:
+        """The plan that was given, or the one by which every token runs as many blocks as its depth says."""
+        if depths is None:
+            return plan
+        if plan is not None:
+            raise InputError("depths and a plan both say which blocks run; give one of them")
+        ids = _given(input_ids, "input_ids")
+        if depths.shape != ids.shape:
+            raise InputError(f"depths has shape {tuple(depths.shape)} but its ids have shape {tuple(ids.shape)}")
+        encoder = self.model.encoder
+        assert encoder is not None
+        return Plan.of_depths(depths, encoder.stack.num_layers)
+
     def encode(
         self,
         input_ids: Int[Tensor, "B T"] | None,

@@ -16,10 +16,10 @@ OPTIONS = tuple(option.name for option in fields(ModelConfig))
 class DepthwiseConfig(PreTrainedConfig):
     """A Transformers configuration around the plain options of ``depthwise.config``.
 
-    ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig`` and
-    ``exits`` of ``ExitsConfig`` options; after construction they hold every option, defaults included. All problems are
-    reported at once. ``policy`` stays a dictionary. Ids of special tokens default to fairseq's; an encoder alone needs
-    none but that of padding.
+    ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig``,
+    ``exits`` of ``ExitsConfig`` and ``word_depths`` of ``WordDepthsConfig`` options; after construction they hold every
+    option, defaults included. All problems are reported at once. ``policy`` stays a dictionary. Ids of special tokens
+    default to fairseq's; an encoder alone needs none but that of padding.
     """
 
     model_type: ClassVar[str] = "depthwise"
@@ -58,6 +58,7 @@ class DepthwiseConfig(PreTrainedConfig):
     sentence_order: bool = False
     exits: dict[str, Any] | None = None
     policy: dict[str, Any] | None = None
+    word_depths: dict[str, Any] | None = None
 
     bos_token_id: int | None = 0
     pad_token_id: int = 1

@@ -53,16 +53,19 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
         objective: ExitObjective | None = None,
+        depths: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
         """Scores (B, T, 2) of start and end at every token, lowest on padding.
 
         ``labels`` hold start and end of each row, ``-100`` where an answer lies outside; ``start_positions`` and
-        ``end_positions`` are the same in two tensors.
+        ``end_positions`` are the same in two tensors. ``depths`` says how many blocks each token runs, as a plan does;
+        without either all blocks run.
         """
         if objective is not None:
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             labels = objective.repeated(_labels(labels, start_positions, end_positions))
             return self._taught(encoded, labels, num_items_in_batch, objective)
+        plan = self.planned(plan, depths, input_ids)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert input_ids is not None
         assert output.last_hidden_state is not None

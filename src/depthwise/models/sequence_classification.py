@@ -63,11 +63,16 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
         objective: ExitObjective | None = None,
+        depths: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
-        """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels."""
+        """One row of scores per sequence. The loss follows ``config.problem_type`` or, without it, the labels.
+
+        ``depths`` says how many blocks each token runs, as a plan does; without either all blocks run.
+        """
         if objective is not None:
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             return self._taught(encoded, objective.repeated(labels), num_items_in_batch, objective)
+        plan = self.planned(plan, depths, input_ids)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         summary = self.summary(output, input_ids, attention_mask)
         assert output.depths is not None

@@ -47,11 +47,16 @@ class DepthwiseForTokenClassification(HasExits, EncoderHead):
         output_hidden_states: bool | None = None,
         token_type_ids: Int[Tensor, "B T"] | None = None,
         objective: ExitObjective | None = None,
+        depths: Int[Tensor, "B T"] | None = None,
     ) -> DepthwiseOutput:
-        """One row of scores per token; ``labels`` are ``-100`` where a token carries none."""
+        """One row of scores per token; ``labels`` are ``-100`` where a token carries none.
+
+        ``depths`` says how many blocks each token runs, as a plan does; without either all blocks run.
+        """
         if objective is not None:
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             return self._taught(encoded, objective.repeated(labels), num_items_in_batch, objective)
+        plan = self.planned(plan, depths, input_ids)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert output.last_hidden_state is not None
         assert output.depths is not None

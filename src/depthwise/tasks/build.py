@@ -33,6 +33,7 @@ from depthwise.tasks.summarization import Summarization
 from depthwise.tasks.tagging import Tagging
 from depthwise.tasks.text_classification import TextClassification
 from depthwise.tasks.translation import Translation
+from depthwise.tasks.word_depths import with_table_of
 
 TASKS: dict[str, type[Task]] = {
     task.kind: task
@@ -65,10 +66,10 @@ def open_task(recipe: Recipe, folder: Path) -> Task:
     folder has a ``recipe.yaml``, all of that is decided already: this is then the recipe, and the tokenizers are there.
     """
     if (folder / RECIPE).is_file():
-        return TASKS[recipe.task](recipe, load_tokenizers(folder))
+        return with_table_of(TASKS[recipe.task](recipe, load_tokenizers(folder)), folder)
     corpus = _training_corpus(recipe)
     recipe = sized(_with_pretrained(recipe), _facts(corpus, recipe))
-    return TASKS[recipe.task](recipe, _new_tokenizers(corpus, recipe))
+    return with_table_of(TASKS[recipe.task](recipe, _new_tokenizers(corpus, recipe)), None)
 
 
 def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
@@ -84,10 +85,11 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
     if issubclass(task, TextClassification | Tagging):
         assert config.id2label is not None
         by_number = {int(number): name for number, name in config.id2label.items()}
-        return task(recipe, tokenizers, tuple(by_number[number] for number in range(len(by_number))))
+        names = tuple(by_number[number] for number in range(len(by_number)))
+        return with_table_of(task(recipe, tokenizers, names), folder)
     if issubclass(task, SequenceToSequence):
         return task(recipe, tokenizers, config.decoder_start_token_id)
-    return task(recipe, tokenizers)
+    return with_table_of(task(recipe, tokenizers), folder)
 
 
 def run_config(folder: Path) -> DepthwiseConfig:

@@ -8,10 +8,12 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.rows import IdRow
+from depthwise.data.store import MARKS
 from depthwise.data.tokenizers import encoded as ids_of
+from depthwise.data.words import Marks, WordMarks, encoded_with_marks
 from depthwise.shapes import Tensor
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "depths")
 R = TypeVar("R", bound=IdRow)
 
 
@@ -41,6 +43,14 @@ def padded_sizes(groups: Sequence[Sequence[IdRow]], budget: int) -> npt.NDArray[
 def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """The ids of each text, its end of sequence included."""
     return [np.array(ids, np.int64) for ids in ids_of(tokenizer, texts)]
+
+
+def marked_ids(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: WordMarks
+) -> list[tuple[npt.NDArray[np.int64], Marks]]:
+    """The ids of each text, as ``encoded`` gives them, with the mark of every id."""
+    pairs = zip(*encoded_with_marks(tokenizer, texts, marks), strict=True)
+    return [(np.array(ids, np.int64), np.array(numbers, MARKS)) for ids, numbers in pairs]
 
 
 def least(*limits: int | None) -> int | None:

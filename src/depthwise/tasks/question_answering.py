@@ -32,16 +32,19 @@ from depthwise.data import (
 )
 from depthwise.data.answers import Prediction as Answered
 from depthwise.data.progress import shown
+from depthwise.data.words import words_of
 from depthwise.errors import ConfigError, DataError, InputError, Problem
 from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Comparison, Score, compare_means, squad_scores, squad_values
 from depthwise.models.question_answering import DepthwiseForQuestionAnswering
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, portions, shortened
 from depthwise.tasks.sources import questions
 from depthwise.tasks.values import Losses, Prediction
+from depthwise.tasks.word_depths import Document, WordDepthTask
 
+INSIDE, OUTSIDE = "answer", "other"
+"""What words of a context are to the depths of words."""
 MAX_TOKENS = 384
 """Of a window, unless the recipe or the model says otherwise (Devlin et al. 2019)."""
 OF_ALL = ("f1", "exact")
@@ -56,7 +59,7 @@ class QuestionRow(Row):
     windows: tuple[AnswerWindow, ...]
 
 
-class QuestionAnswering(Task):
+class QuestionAnswering(WordDepthTask):
     """Cross-entropy of the first and of the last token of the answer, in windows on the context; exact match and F1.
 
     All windows of a question compete. Where questions may have no answer, none is given if the score of that exceeds
@@ -110,7 +113,7 @@ class QuestionAnswering(Task):
     def examples(self, split: str) -> Rows[AnswerWindow]:
         corpus, report = self.corpus(split), LineReport(self.rules)
         found = shown(self._questions(split, report), f"tokenising {corpus.name}", corpus.num_lines())
-        rows = question_windows(found, self.tokenizers.source, self.window_options, report)
+        rows = question_windows(found, self.tokenizers.source, self.window_options, report, marks=self.marks)
         if not rows:
             raise DataError(f"{corpus.name}: no question can be used; {report.summary()}")
         return Rows(rows, report)
@@ -134,7 +137,20 @@ class QuestionAnswering(Task):
 
     def collate(self, rows: Sequence[AnswerWindow]) -> dict[str, Tensor]:  # type: ignore[override]
         types = self.options.token_types > 1
-        return AnswerCollator(self.tokenizers.source.pad_token_id, token_types=types)(rows)
+        batch = AnswerCollator(self.tokenizers.source.pad_token_id, token_types=types)(rows)
+        return self.with_depths(batch, (row.marks for row in rows))
+
+    def num_word_documents(self) -> int | None:
+        return None  # words of contexts, which nobody has counted
+
+    def word_documents(self, report: LineReport, form: str) -> Iterator[Document]:
+        """Every word of a context, and whether it is part of the answer."""
+        for question in self._questions("train", report):
+            answer = question.answers[0] if question.answers else None
+            inside = slice(0, 0) if answer is None else slice(answer.start, answer.start + len(answer.text))
+            parts = (question.context[: inside.start], question.context[inside], question.context[inside.stop :])
+            for part, label in zip(parts, (OUTSIDE, INSIDE, OUTSIDE), strict=True):
+                yield from (((word,), label) for word in words_of(part, form))
 
     @property
     def fillers(self) -> dict[str, int]:
@@ -170,7 +186,8 @@ class QuestionAnswering(Task):
     def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         ids_asked = encoded(self.tokenizers.source, [question for question, _ in texts])
         found = [Question(str(index), asked, given, (), "", index + 1) for index, (asked, given) in enumerate(texts)]
-        windows = question_windows(found, self.tokenizers.source, self.window_options, LineReport(), labelled=False)
+        options, report = self.window_options, LineReport()
+        windows = question_windows(found, self.tokenizers.source, options, report, labelled=False, marks=self.marks)
         of_question = {
             number: tuple(replace(window, question=0) for window in group)
             for number, group in groupby(windows, key=lambda window: window.question)

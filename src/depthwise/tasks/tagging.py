@@ -1,6 +1,6 @@
 """Tagging: words in, a tag for each word out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -37,10 +37,10 @@ from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Comparison, Score, accuracy, entity_counts, entity_report, f1_of_counts, paired_bootstrap
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import inputs_in, least, padded_sizes, portions
 from depthwise.tasks.sources import tagged
 from depthwise.tasks.values import Losses, Prediction
+from depthwise.tasks.word_depths import Document, WordDepthTask
 
 ACCURACY = "accuracy"
 OF_ENTITIES = ("f1", "precision", "recall", "f1_macro")
@@ -55,7 +55,7 @@ class SentenceRow(Row):
     num_words: int
 
 
-class Tagging(Task):
+class Tagging(WordDepthTask):
     """Cross-entropy of the tag of every word, which its first piece carries; F1 of entities.
 
     As text, the words of a sentence stand with blanks between them, and so do their tags.
@@ -109,7 +109,8 @@ class Tagging(Task):
             entity_report([[OUTSIDE]], [[OUTSIDE]])  # says now, not after an epoch, that a library is missing
         corpus, report = self.corpus(split), LineReport(self.rules)
         sentences = shown(self._sentences(split, report), f"tokenising {corpus.name}", corpus.num_lines())
-        rows = tagged_rows(sentences, self.tokenizers.source, self.label_names, self._piece_options(), report)
+        tokenizer, options = self.tokenizers.source, self._piece_options()
+        rows = tagged_rows(sentences, tokenizer, self.label_names, options, report, self._number_of)
         if not rows:
             raise DataError(f"{corpus.name}: no sentence can be used; {report.summary()}")
         return Rows(rows, report)
@@ -132,7 +133,21 @@ class Tagging(Task):
     # Learning
 
     def collate(self, rows: Sequence[PieceRow]) -> dict[str, Tensor]:  # type: ignore[override]
-        return TaggingCollator(self.tokenizers.source.pad_token_id)(rows)
+        return self.with_depths(TaggingCollator(self.tokenizers.source.pad_token_id)(rows), (row.marks for row in rows))
+
+    @property
+    def _number_of(self) -> Callable[[str], int] | None:
+        return None if self.marks is None else self.marks.number_of
+
+    def word_documents(self, report: LineReport, form: str) -> Iterator[Document]:
+        """Every word with its tag; what a word is, the data has decided."""
+        for sentence in self._sentences("train", report):
+            yield from (((word,), tag) for word, tag in zip(sentence.words, sentence.tags, strict=True))
+
+    def words_with_depths(self, texts: Sequence[str]) -> list[tuple[str, int]]:
+        number_of = self._number_of
+        assert number_of is not None
+        return [(word, number_of(word)) for text in texts for word in _words(text)]
 
     def num_items(self, batch: Mapping[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -161,7 +176,7 @@ class Tagging(Task):
     @cached_property
     def _aligner(self) -> WordAligner:
         options = self._piece_options(most=self.recipe.evaluation.batch_tokens)
-        return WordAligner(self.tokenizers.source, options)
+        return WordAligner(self.tokenizers.source, options, self._number_of)
 
     def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         return [self._row(index, _words(text), None) for index, (text,) in enumerate(texts)]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from depthwise.config import Recipe
+from depthwise.config import Recipe, WordDepthsConfig
 from depthwise.data import (
     ClassificationCollator,
     Corpus,
@@ -22,7 +22,7 @@ from depthwise.data import (
     TokenStore,
     pair_form,
 )
-from depthwise.errors import DataError, InputError
+from depthwise.errors import ConfigError, DataError, InputError, Problem
 from depthwise.losses import IGNORED, classification_loss, label_smoothed_cross_entropy
 from depthwise.metrics import (
     Comparison,
@@ -37,16 +37,16 @@ from depthwise.metrics import (
 )
 from depthwise.models.sequence_classification import DepthwiseForSequenceClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.base import Task
-from depthwise.tasks.encoding import encoded, inputs_in
+from depthwise.tasks.encoding import encoded, inputs_in, marked_ids
 from depthwise.tasks.sources import labelled, num_texts
 from depthwise.tasks.values import Losses, Prediction
+from depthwise.tasks.word_depths import WordDepthTask
 
 OF_CLASSES = ("accuracy", "f1", "f1_macro", "matthews")
 OF_NUMBERS = ("pearson", "spearman", "squared_error")
 
 
-class TextClassification(Task):
+class TextClassification(WordDepthTask):
     """Cross-entropy of classes, or squared error of numbers.
 
     Both texts of a pair stand behind each other, in the form of their tokenizer: each with its end of sequence, or
@@ -110,6 +110,11 @@ class TextClassification(Task):
         assert self.options.encoder is not None
         return self.options.encoder.max_positions
 
+    def check_labels_tell(self, options: WordDepthsConfig) -> None:
+        if self.is_regression:
+            message = f"{options.estimator} needs classes, but data.labels is number; choose frequency or fixed"
+            raise ConfigError("recipe", [Problem("model.word_depths.estimator", message)])
+
     # Model
 
     def config_options(self) -> dict[str, Any]:
@@ -125,7 +130,12 @@ class TextClassification(Task):
     # Learning
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        return self._collator(rows)
+        return self.with_depths(self._collator(rows), map(self._joined_marks, rows))
+
+    def _joined_marks(self, row: Row) -> npt.NDArray[Any] | None:
+        if row.marks is None or len(row.marks) == 1:
+            return None if row.marks is None else row.marks[0]
+        return np.concatenate(row.marks) if self.pair_form is None else self.pair_form.marked(*row.marks)
 
     @cached_property
     def pair_form(self) -> PairForm | None:
@@ -185,8 +195,15 @@ class TextClassification(Task):
         return replace(recipe, data=replace(recipe.data, num_texts=self.num_inputs))
 
     def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
-        sides = [encoded(self.tokenizers.source, side) for side in zip(*texts, strict=True)]
-        return [Row(index, tuple(ids), None) for index, ids in enumerate(zip(*sides, strict=True))]
+        columns = list(zip(*texts, strict=True))
+        if self.marks is None:
+            sides = [encoded(self.tokenizers.source, side) for side in columns]
+            return [Row(index, tuple(ids), None) for index, ids in enumerate(zip(*sides, strict=True))]
+        marked = zip(*(marked_ids(self.tokenizers.source, side, self.marks) for side in columns), strict=True)
+        return [
+            Row(index, tuple(ids for ids, _ in row), None, marks=tuple(marks for _, marks in row))
+            for index, row in enumerate(marked)
+        ]
 
     @property
     def text_limits(self) -> tuple[int | None, ...]:

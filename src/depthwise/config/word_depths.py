@@ -1,0 +1,93 @@
+"""Depths of words that are known before a model runs, as plain data: the section ``model.word_depths``.
+
+``depthwise.depth.mutual_information`` and ``depthwise.depth.word_table`` say what comes of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from depthwise.config.parsing import Rules, at_least, choice, finite
+from depthwise.errors import Problem
+
+ESTIMATORS = ("mutual_information", "frequency", "random", "fixed")
+WORDS = ("parted", "blanks")
+BINS = ("width", "quantile")
+UNSEEN = ("once", "smoothed")
+SPECIAL = ("max_of_sequence", "min", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordDepthsConfig:
+    """How many blocks each word runs, decided by a table of words that is made from the training data."""
+
+    estimator: str = "mutual_information"
+    """``mutual_information`` of word and label, or a control: by the ``frequency`` of words, at ``random`` with the
+    depths of ``mutual_information``, or the same ``fixed`` depth for all."""
+    depth: int | None = None
+    """The depth of all words under ``fixed``."""
+    seed: int = 0
+    """Of ``random``."""
+    words: str = "parted"
+    """What a word is: what stands between blanks with each sign of punctuation ``parted`` off, or just what stands
+    between ``blanks``."""
+    added_count: float = 0.1
+    """Added to each of the four counts of a word and a label (smoothing)."""
+    floor: float = 1e-12
+    """The least information that is told apart, in nats."""
+    log_scale: bool = True
+    """Whether bins are of −log information, or of −information."""
+    bins: str = "width"
+    """Bins of equal ``width``, or with equally many words (``quantile``)."""
+    range_quantile: float | None = None
+    """The share of words at either end whose value is drawn in before bins of equal width are made; none means 0."""
+    unseen: str = "once"
+    """The depth of words that training never saw: the mean of those seen ``once``, or what counts of 0 give
+    (``smoothed``)."""
+    special: str = "max_of_sequence"
+    """The depth of special tokens: that of the deepest word beside them, the least (``min``), or ``all`` blocks."""
+
+
+def _between_halves(value: float) -> str | None:
+    return None if 0 < value < 0.5 else f"{value} is out of range; give a share above 0 and below 0.5"
+
+
+def _above_zero(value: float) -> str | None:
+    return finite(value) or (None if value > 0 else f"{value} is too small; give a number above 0")
+
+
+RULES: Rules = {
+    "estimator": partial(choice, ESTIMATORS),
+    "depth": partial(at_least, 1),
+    "seed": partial(at_least, 0),
+    "words": partial(choice, WORDS),
+    "added_count": _above_zero,
+    "floor": _above_zero,
+    "bins": partial(choice, BINS),
+    "range_quantile": _between_halves,
+    "unseen": partial(choice, UNSEEN),
+    "special": partial(choice, SPECIAL),
+}
+_DEFAULTS = WordDepthsConfig()
+_OF_BINS = ("log_scale", "bins", "range_quantile", "unseen")
+_OF_INFORMATION = ("added_count", "floor")
+
+
+def word_depth_problems(options: Any) -> Iterator[Problem]:
+    """What of ``WordDepthsConfig`` contradicts itself or has no effect; each option is right by itself."""
+    is_fixed = options.estimator == "fixed"
+    if is_fixed and options.depth is None:
+        yield Problem("depth", "required with estimator fixed; give the number of blocks that all words run")
+    idle: list[str] = [] if is_fixed else ["depth"]
+    if options.estimator != "random":
+        idle.append("seed")
+    if options.estimator in ("frequency", "fixed"):
+        idle += _OF_INFORMATION
+    if is_fixed:
+        idle += _OF_BINS
+    for name in idle:
+        if getattr(options, name) != getattr(_DEFAULTS, name):
+            yield Problem(name, f"has no effect with estimator {options.estimator}; remove it")
+    if options.bins == "quantile" and options.range_quantile is not None:
+        yield Problem("range_quantile", "has no effect on bins with equally many words; remove it")

@@ -1,0 +1,168 @@
+"""From what words tell to their depths."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depthwise.config import WordDepthsConfig
+from depthwise.depth.mutual_information import WordCounter, WordCounts, split_documents
+from depthwise.depth.word_table import WordTable, binned, word_table
+from depthwise.errors import DataError
+
+LAYERS = 12
+PLAIN = WordDepthsConfig()
+values = st.lists(st.floats(-20, 40, width=32), min_size=1, max_size=30).map(lambda found: np.array(found, np.float64))
+
+
+def corpus(seed: int = 0, size: int = 400) -> WordCounts:
+    """Two labels; ``good`` and ``bad`` tell which, ``the`` is everywhere, the others are chance."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for number in range(size):
+        label = number % 2
+        telling = ["bad", "good"][label] if random.random() < 0.8 else ""
+        rare = [f"rare{number}"] if number < 20 else []
+        lines.append((" ".join(["the", telling, *random.choice([*"abcdefgh"], 3), *rare]), "xy"[label]))
+    counter = WordCounter()
+    counter.add(split_documents(lines))
+    return counter.counts()
+
+
+def made(counts: WordCounts | None = None, **options: Any) -> WordTable:
+    found = corpus() if counts is None else counts
+    return word_table(found, WordDepthsConfig(**options), num_layers=LAYERS, tokenizer="t")
+
+
+def test_depths_are_bins_of_equal_width() -> None:
+    table = made()
+    assert table.information is not None
+    scores = -np.log(np.maximum(table.information, 1e-12))
+    width = (scores.max() - scores.min()) / LAYERS
+    expected = np.clip(np.floor((scores - scores.min()) / width) + 1, 1, LAYERS)
+    assert table.depths.tolist() == expected.tolist()
+    assert table.depths.min() == 1
+    assert table.depths.max() == LAYERS
+    assert table.depth_of("good") <= 2 < table.depth_of("the")
+    assert table.histogram().sum() == len(table.depths)
+    assert table.summary()["width"] == pytest.approx(width)
+
+
+@given(values, st.floats(-5, 5), st.integers(1, 12))
+def test_the_base_of_logarithms_shifts_values_and_no_depth(found: np.ndarray, shift: float, num_layers: int) -> None:
+    """Values on an edge may fall to either side of it; those are at most one apart."""
+    plain, moved = (binned(scores, scores, PLAIN, num_layers) for scores in (found, found + shift))
+    assert plain.min() >= 1
+    assert plain.max() <= num_layers
+    width = (found.max() - found.min()) / num_layers
+    within = (found - found.min()) / width % 1 if width > 1e-6 else np.zeros(len(found))
+    is_clear = (within > 1e-6) & (within < 1 - 1e-6)
+    assert (plain[is_clear] == moved[is_clear]).all()
+
+
+@given(values, st.sampled_from(["width", "quantile"]), st.integers(1, 12))
+def test_higher_values_are_never_shallower(found: np.ndarray, bins: str, num_layers: int) -> None:
+    depths = binned(found, found, WordDepthsConfig(bins=bins), num_layers)
+    assert (np.diff(depths[np.argsort(found)]) >= 0).all()
+    assert ((depths >= 1) & (depths <= num_layers)).all()
+
+
+def test_the_base_of_the_information_changes_no_depth() -> None:
+    table = made()
+    assert table.information is not None
+    in_bits = -np.log(np.maximum(table.information, PLAIN.floor) / math.log(2))
+    assert binned(in_bits, in_bits, PLAIN, LAYERS).tolist() == table.depths.tolist()
+
+
+def test_words_that_nothing_tells_apart_run_all_blocks() -> None:
+    same = np.full(3, 2.0)
+    assert binned(same, same, PLAIN, LAYERS).tolist() == [LAYERS] * 3
+
+
+def test_equally_many_words_in_each_bin() -> None:
+    found = np.random.default_rng(0).exponential(size=120)
+    depths = binned(found, found, WordDepthsConfig(bins="quantile"), LAYERS)
+    assert np.bincount(depths)[1:].tolist() == [10] * LAYERS
+
+
+def test_a_narrower_range_draws_in_its_ends() -> None:
+    found = np.array([*np.linspace(0, 1, 99), 1000.0])
+    wide, narrow = (binned(found, found, WordDepthsConfig(range_quantile=share), LAYERS) for share in (None, 0.05))
+    assert set(wide[:-1].tolist()) == {1}
+    assert len(set(narrow.tolist())) == LAYERS
+    assert narrow[-1] == LAYERS
+
+
+def test_the_floor_and_the_scale_decide_the_range() -> None:
+    """A word with equal counts in both classes tells nothing at all: without a floor its value has no bound."""
+    lines = [("even odd", "x"), ("even", "y")] * 20 + [("odd", "x")] * 3 + [("some", "y")] * 3
+    counter = WordCounter()
+    counter.add(split_documents(lines))
+    counts = counter.counts()
+    low, high = (made(counts, floor=floor) for floor in (1e-12, 1e-3))
+    assert low.values is not None
+    assert high.values is not None
+    assert low.values.max() == pytest.approx(-math.log(1e-12))
+    assert high.values.max() == pytest.approx(-math.log(1e-3))
+    assert low.depth_of("some") < high.depth_of("some")
+    linear = made(counts, log_scale=False)
+    assert linear.values is not None
+    assert linear.information is not None
+    assert linear.values.tolist() == (-linear.information).tolist()
+
+
+def test_words_never_seen() -> None:
+    table = made()
+    once = [table.depth_of(f"rare{number}") for number in range(20)]
+    assert table.place_of("nobody") is None
+    assert table.depth_of("nobody") == table.unseen_depth == math.floor(sum(once) / 20 + 0.5)
+    assert made(unseen="smoothed").depth_of("nobody") == LAYERS  # labels are balanced: added counts tell nothing
+    frequent = made(corpus(size=20), unseen="once")
+    assert 1 <= frequent.unseen_depth <= LAYERS
+
+
+def test_without_words_seen_once_added_counts_decide() -> None:
+    counter = WordCounter()
+    counter.add(split_documents([("a b", "x"), ("a", "y"), ("b c", "y"), ("c", "x")]))
+    once, smoothed = (made(counter.counts(), unseen=unseen) for unseen in ("once", "smoothed"))
+    assert once.unseen_depth == smoothed.unseen_depth
+
+
+def test_random_depths_have_the_same_histogram() -> None:
+    table, first, again, other = made(), *(made(estimator="random", seed=seed) for seed in (1, 1, 2))
+    assert first.histogram().tolist() == table.histogram().tolist() == other.histogram().tolist()
+    assert first.depths.tolist() == again.depths.tolist()
+    assert first.depths.tolist() != table.depths.tolist()
+    assert first.depths.tolist() != other.depths.tolist()
+
+
+def test_frequent_words_are_shallow_by_frequency() -> None:
+    table = made(estimator="frequency")
+    assert table.information is None
+    order = np.argsort(-table.counts.frequencies(), kind="stable")
+    assert (np.diff(table.depths[order]) >= 0).all()
+    assert (table.depth_of("the"), table.depth_of("rare3")) == (1, LAYERS)
+    assert made(estimator="frequency", unseen="smoothed").unseen_depth == LAYERS
+    assert made(estimator="frequency", log_scale=False, unseen="smoothed").unseen_depth == LAYERS
+
+
+def test_one_depth_for_all() -> None:
+    table = made(estimator="fixed", depth=5)
+    assert set(table.depths.tolist()) == {5}
+    assert table.depth_of("nobody") == 5
+
+
+def test_no_word_at_all() -> None:
+    with pytest.raises(DataError, match="there is no word to give a depth"):
+        made(WordCounter().counts())
+
+
+def test_digests_tell_tables_apart() -> None:
+    table = made()
+    assert table.digest == made().digest
+    others = [made(floor=0.01), replace(table, tokenizer="u"), replace(table, unseen_depth=1), made(special="min")]
+    assert len({table.digest, *(other.digest for other in others)}) == 5
