@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
+from depthwise.config.latent import gates_fit_the_model
 from depthwise.config.model import ModelConfig, StackConfig
 from depthwise.errors import Problem
 
@@ -330,6 +331,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _exits_are_within_the_stack,
     _bands_have_one_head,
     _shared_norms_exist,
+    gates_fit_the_model,
 )
 STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_heads_divide_width,

@@ -7,6 +7,8 @@ decoder alone is a language model; both together translate. Everything here can 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from depthwise.config.latent import LatentConfig
+
 MIXERS = ("attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average")
 KERNEL_NORMALIZATIONS = (
     "none",
@@ -184,6 +186,8 @@ class ModelConfig:
     """A second head of a masked language model, which tells whether two segments are in order (ALBERT)."""
     exits: ExitsConfig | None = None
     """None means that every token runs the whole stack."""
+    latent: LatentConfig | None = None
+    """Gates by which layers are learned to be used or left out; none means that all are used."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
 
@@ -198,11 +202,11 @@ class ModelConfig:
         return (*(depth for depth in depths if depth < stack.num_layers), stack.num_layers)
 
 
-def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | ModelConfig) -> dict[str, Any]:
+def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig | ModelConfig) -> dict[str, Any]:
     """The options as nested dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig):
+        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig):
             return as_dict(value)
         return list(value) if isinstance(value, tuple) else value
 

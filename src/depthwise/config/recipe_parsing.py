@@ -8,6 +8,8 @@ from typing import Any
 from depthwise.config.exit_training import RULES as EXIT_RULES
 from depthwise.config.exit_training import ExitTrainingConfig
 from depthwise.config.exit_training import without_effect as idle_exit_options
+from depthwise.config.latent import GATE_MODES, idle_latent
+from depthwise.config.latent import TRAINING_RULES as LATENT_RULES
 from depthwise.config.masking import RULES as MASKING_RULES
 from depthwise.config.masking import MaskingConfig, share_problem
 from depthwise.config.model import ModelConfig
@@ -142,6 +144,8 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
     if isinstance(recipe.model, Mapping):
         yield from _model_problems(recipe)
         yield from _exit_training_problems(recipe, broken)
+        if isinstance(training, TrainingConfig) and _is_whole(recipe.model):
+            yield from idle_latent(training, model_options(recipe.model))
 
 
 def _exit_training_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
@@ -149,12 +153,16 @@ def _exit_training_problems(recipe: Recipe, broken: set[str]) -> Iterator[Proble
     training = recipe.training
     if not isinstance(training, TrainingConfig) or not isinstance(training.exits, ExitTrainingConfig):
         return
-    preset_is_known = recipe.model.get("preset") in (None, *preset_names())
-    if PRETRAINED not in recipe.model and preset_is_known and model_options(recipe.model).get("exits") is None:
+    if _is_whole(recipe.model) and model_options(recipe.model).get("exits") is None:
         yield Problem("training.exits", "has no effect on a model without exits; set model.exits, or remove it")
     elif not any(name.startswith("training.exits.") for name in broken):
         for problem in idle_exit_options(training.exits):
             yield Problem(f"training.exits.{problem.option}", problem.message)
+
+
+def _is_whole(model: Mapping[str, Any]) -> bool:
+    """Whether what the recipe does not say of its model is not said elsewhere either."""
+    return PRETRAINED not in model and model.get("preset") in (None, *preset_names())
 
 
 def _endless(recipe: Recipe) -> Iterator[Problem]:
@@ -248,6 +256,8 @@ RULES: Rules = {
     "context": partial(at_least, 1),
     **MASKING_RULES,
     **EXIT_RULES,
+    **LATENT_RULES,
+    "gates": partial(choice, GATE_MODES),
     "on_bad_line": partial(choice, ("fail", "skip")),
     "too_long": partial(choice, ("skip", "cut", "split")),
     "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),

@@ -158,9 +158,10 @@ def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class LanguageRow(Row):
-    """A row that knows the number of its pair."""
+    """A row that knows the number of its pair or, where it is to be translated, its languages as far as told."""
 
     pair: int | None = None
+    languages: tuple[str | None, str | None] = (None, None)
 
 
 class LanguageStores:

@@ -74,6 +74,11 @@ class Decoding:
     """Generates with one model. What is made ready of its weights is kept until they change."""
 
     def __init__(self, model: Model) -> None:
+        if model.model.decoder is not None and model.model.decoder.latent is not None:
+            raise InputError(
+                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
+                "remove the layers that it does not use: depthwise prune"
+            )
         self.model = model
         self._prepared: Prepared | None = None
 

@@ -70,6 +70,8 @@ def load_run(
         raise InputError(f"{name} has no effect where no policy decides; add --depth policy")
     task = open_run(folder, recipe_changes)
     model = load_model(task, folder, pick_device(device), precision)
+    if task.recipe.evaluation.gates is not None:
+        model.use_gates(task.recipe.evaluation.gates, task.recipe.seed)
     run = Run(Path(folder), task, model, precision)
     if depth == POLICY:
         return by_policy(run, chosen_policy(model, folder, policy_changes))

@@ -39,6 +39,7 @@ from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import least, shortened
 from depthwise.tasks.exit_training import NLL, ExitTraining, exit_training
+from depthwise.tasks.latent_training import LatentTraining, latent_training
 from depthwise.tasks.pretrained import pretrained_model
 from depthwise.tasks.sources import SPLITS
 from depthwise.tasks.values import Examples, Losses, Prediction
@@ -73,6 +74,8 @@ class Task(ABC):
         self.recipe, self.tokenizers = recipe, tokenizers
         if recipe.training.exits is not None or recipe.model.get("exits") is not None:
             self.exits  # noqa: B018 (refuses what this model cannot learn)
+        if recipe.training.latent is not None or recipe.model.get("latent") is not None:
+            self.latent  # noqa: B018 (the same)
         unknown = [name for name in self.metrics if name not in self.known_metrics()]
         if unknown:
             known = ", ".join(self.known_metrics())
@@ -162,6 +165,11 @@ class Task(ABC):
         """How the exits of the model learn, where it has any."""
         return exit_training(self.recipe, self.options)
 
+    @cached_property
+    def latent(self) -> LatentTraining | None:
+        """How the gates of the model learn, where its layers are latent."""
+        return latent_training(self.recipe, self.options)
+
     def model_config(self) -> DepthwiseConfig:
         """The configuration of a new model, with the special tokens of these tokenizers."""
         target = self.tokenizers.target
@@ -194,6 +202,8 @@ class Task(ABC):
         training = self.recipe.training
         if self.exits is not None:
             training = replace(training, exits=self.exits.options)
+        if self.latent is not None:
+            training = replace(training, latent=self.latent.options)
         return replace(self.recipe, model=model, training=training)
 
     # Learning
@@ -231,6 +241,8 @@ class Task(ABC):
         """What is said before every update, counted from 0: what is learned may change with it."""
         if self.exits is not None:
             self.exits.advance(update, num_updates, device)
+        if self.latent is not None:
+            self.latent.advance(update, device)
 
     def taught(
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], num_items: Tensor | int | None

@@ -17,6 +17,7 @@ from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
 from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, least
+from depthwise.tasks.latent_training import LANGUAGES
 from depthwise.tasks.search import EndAtLimit, repeats_blocked, search_options, until_end
 from depthwise.tasks.values import Losses, Prediction
 
@@ -94,7 +95,8 @@ class SequenceToSequence(Task):
         earlier = batch.get("decoder_input_ids")
         if earlier is None:
             earlier = shifted(batch["labels"], self.start_id, self.tokenizers.target.pad_token_id)
-        return {**{name: batch[name] for name in ("input_ids", "attention_mask")}, "decoder_input_ids": earlier}
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        return {**given, "decoder_input_ids": earlier, **_languages(batch)}
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"] / num_items
@@ -148,6 +150,7 @@ class SequenceToSequence(Task):
             ),
             return_dict_in_generate=True,
             **options,
+            **_languages(batch),
         )
         texts = self.tokenizers.target.batch_decode(output.sequences, skip_special_tokens=True)
         depths = generated_depths(output)
@@ -167,6 +170,11 @@ class SequenceToSequence(Task):
         of_labels = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         sums: list[float] = of_labels.masked_fill(labels == IGNORED, 0).double().sum(1).tolist()
         return sums
+
+
+def _languages(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The languages of all rows, where the gates of latent layers ask for them."""
+    return {name: batch[name] for name in LANGUAGES.values() if name in batch}
 
 
 def shifted(labels: Int[Tensor, "B T"], start: int, padding: int) -> Int[Tensor, "B T"]:
