@@ -13,6 +13,7 @@ from depthwise.cli.demo import demo
 from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
 from depthwise.cli.predict import predict
+from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
@@ -33,6 +34,7 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(calibrate)
 app.command()(predict)
+app.command()(prune)
 app.command()(info)
 app.command()(recipes)
 app.command()(train)
