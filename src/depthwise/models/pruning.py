@@ -110,8 +110,8 @@ def pruned(model: Model, kept: Kept) -> Model:
     if kept.gated:
         if options.latent is None:
             raise InputError(
-                "languages differ in the layers that they use, which an imported model cannot tell apart; name one with "
-                "--language, or say how many layers are to stay with --keep"
+                "languages differ in the layers that they use, which an imported model cannot tell apart; name one "
+                "with --language, or say how many layers are to stay with --keep"
             )
         latent = replace(options.latent, sides=kept.gated, gates="hard")
     config = copy.deepcopy(model.config)
