@@ -61,8 +61,9 @@ class LatentTrainingConfig:
     """How gates are learned: E[−log p(y|x, z)] + β·KL(q(z)‖p(z)) + λ·|Σ u − K|, with one update of the logits behind
     every ``inner_updates`` of the weights."""
 
-    beta: float = 1.0
-    """β, the weight of the divergence from the prior; 0 leaves it out."""
+    beta: float = 0.05
+    """β, the weight of the divergence from the prior, which is a sum over layers beside a loss by token; 0 leaves it
+    out. The released code divides that sum by the number of layers: its weight is β times as many."""
     anneal_updates: int = 5000
     """Updates over which β grows from 0, after the soft ones, and over which λ grows after that."""
     soft_updates: int | None = 500

@@ -52,6 +52,9 @@ class DataConfig:
     """
     temperature: float = 1.0
     """T of the shares n^(1/T) by which pairs of n examples are drawn: 1 as the data are, ``.inf`` all the same."""
+    rounds: bool = False
+    """Whether batches of training come in rounds with one of each pair. With as many ``training.accumulate`` as there
+    are pairs, every update has all of them."""
     text: tuple[str, ...] = ("text",)
     """Fields of jsonl and of ``hub`` that hold the text to classify, or both texts of a pair."""
     num_texts: int | None = None

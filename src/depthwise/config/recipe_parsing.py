@@ -46,7 +46,13 @@ from depthwise.config.recipe import (
     TokenizerConfig,
     TrainingConfig,
 )
-from depthwise.config.recipe_checks import half_states_problems, language_pairs, sides_of, without_effect
+from depthwise.config.recipe_checks import (
+    half_states_problems,
+    language_pairs,
+    rounds_problems,
+    sides_of,
+    without_effect,
+)
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
@@ -126,6 +132,8 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         for name in ("optimizer", "schedule"):
             if isinstance(given := getattr(training, name), Mapping) and "kind" not in given:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
+    if isinstance(data, DataConfig):
+        yield from rounds_problems(data)
     if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
         for split in ("train", "valid", "test"):
             if f"data.{split}" not in broken and len(files := getattr(data, split) or ()) > 2:

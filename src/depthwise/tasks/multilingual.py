@@ -135,8 +135,11 @@ class MultilingualTranslation(Translation):
     ) -> LanguageBatches:
         """Batches of one pair each; only those of training are drawn by temperature."""
         assert isinstance(examples, LanguageStores)
-        temperature = self.recipe.data.temperature if options.order == "shuffled" else 1.0
-        return LanguageBatches(examples.lengths(), options, temperature, rank=rank, world_size=world_size)
+        is_drawn = options.order == "shuffled"
+        temperature, rounds = self.recipe.data.temperature if is_drawn else 1.0, is_drawn and self.recipe.data.rounds
+        return LanguageBatches(
+            examples.lengths(), options, temperature, rounds=rounds, rank=rank, world_size=world_size
+        )
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         batch = DecoderLanguageCollator(self._pad_id)(rows) if self.placement == "decoder" else super().collate(rows)
