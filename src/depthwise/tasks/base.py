@@ -72,10 +72,9 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe, self.tokenizers = recipe, tokenizers
-        if recipe.training.exits is not None or recipe.model.get("exits") is not None:
-            self.exits  # noqa: B018 (refuses what this model cannot learn)
-        if recipe.training.latent is not None or recipe.model.get("latent") is not None:
-            self.latent  # noqa: B018 (the same)
+        for name in _LEARNED:
+            if getattr(recipe.training, name) is not None or recipe.model.get(name) is not None:
+                getattr(self, name)  # refuses what this model cannot learn
         unknown = [name for name in self.metrics if name not in self.known_metrics()]
         if unknown:
             known = ", ".join(self.known_metrics())
@@ -199,12 +198,8 @@ class Task(ABC):
         model = {name: value for name, value in as_dict(self.options).items() if name not in _FROM_TOKENIZERS}
         if PRETRAINED in self.recipe.model:
             model[PRETRAINED] = self.recipe.model[PRETRAINED]
-        training = self.recipe.training
-        if self.exits is not None:
-            training = replace(training, exits=self.exits.options)
-        if self.latent is not None:
-            training = replace(training, latent=self.latent.options)
-        return replace(self.recipe, model=model, training=training)
+        decided: dict[str, Any] = {name: of.options for name in _LEARNED if (of := getattr(self, name)) is not None}
+        return replace(self.recipe, model=model, training=replace(self.recipe.training, **decided))
 
     # Learning
 
@@ -400,5 +395,6 @@ class Task(ABC):
         return files
 
 
+_LEARNED = ("exits", "latent")
 _FROM_TOKENIZERS = ("vocab_size", "source_vocab_size")
 """What a recipe does not say about a model, because its tokenizers do."""
