@@ -1,85 +1,66 @@
-"""What the engine makes of depth that is saved: its time beside that of the masked executor and of the whole stack.
+"""Depth saved is time saved: the engine beside the masked executor and Transformers' own forward and generate.
 
     python benchmarks/engine.py
-    python benchmarks/engine.py --device cuda --width 768 --batches 32 128 512 --dtype bfloat16 --json engine.json
+    python benchmarks/engine.py --quick
+    python benchmarks/engine.py --device cuda --json engine.json
+    python benchmarks/engine.py --parts policy --run runs/adaptive-translator
 
-An encoder of twelve layers with random weights; every token has a depth drawn at random. *Realised efficiency* is how
-many times as fast adaptive execution is as the whole stack, divided by how many times fewer operations it takes, fill
-included (``models.cost``): 1 means that every operation saved was time saved. The whole stack is timed by whichever of
-engine and model is faster. All variants of a case take turns, so that a busy machine slows them alike.
+One run prints everything that was asked of the engine, with a verdict on each case. Weights are random, and depths are,
+unless a run is given. All variants of a case take turns, so that a busy machine slows them alike. Compare times
+of one run with each other, not with those of another.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+import engine_decoding
+import engine_depths
+import engine_encoder
 import torch
 from rich.console import Console
 from rich.table import Table
-from timing import growth, interleaved_seconds, peak_bytes
-from torch import Tensor
 
-from depthwise.depth import Plan
-from depthwise.engine import Engine
-from depthwise.models.configuration import DepthwiseConfig
-from depthwise.models.cost import StackCost
-from depthwise.models.token_classification import DepthwiseForTokenClassification
-
-LAYERS = 12
-LENGTH = 128
-MIXERS = ("attention", "lightconv", "dynamicconv")
-KERNELS = [3, 7, 15, *[31] * (LAYERS - 3)]
-LONGEST = {"cpu": [100, 1_000, 10_000, 100_000], "cuda": [1_000, 10_000, 100_000]}
-SHARE_OF_GEOMETRIC = 0.3
+PARTS = ("encoder", "ragged", "greedy", "policy", "beam", "fills", "growth")
+PRESETS = ("iwslt-transformer", "iwslt-dynamicconv")
 
 
 @dataclass(frozen=True)
-class Case:
-    """Milliseconds of one batch: the whole stack, then adaptive execution, by the masked executor and by the engine."""
+class Verdict:
+    """What a case came to, and what was asked of it; more is better unless ``is_least``."""
 
-    mixer: str
-    depths: str
-    batch: int
-    mean_depth: float
-    flops_saved: float
-    model_full: float
-    engine_full: float
-    masked: float
-    engine: float
+    case: str
+    value: float
+    must: float
+    aim: float | None = None
+    is_least: bool = False
+
+    def reaches(self, asked: float) -> bool:
+        return self.value <= asked if self.is_least else self.value >= asked
 
     @property
-    def speedup(self) -> float:
-        return min(self.model_full, self.engine_full) / self.engine
-
-    @property
-    def efficiency(self) -> float:
-        return self.speedup / self.flops_saved
+    def text(self) -> str:
+        if self.aim is not None and self.reaches(self.aim):
+            return "aim met"
+        return "met" if self.reaches(self.must) else "MISSED"
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """Milliseconds of a batch of rows of different lengths through the whole stack."""
+@dataclass
+class Results:
+    """Everything that was measured, by part, and the verdicts on it."""
 
-    mixer: str
-    batch: int
-    padding: float
-    model: float
-    engine: float
+    console: Console
+    measured: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class Growing:
-    """Exponents of time and memory as one source grows."""
-
-    mixer: str
-    lengths: list[int]
-    seconds: list[float]
-    time: float
-    memory: float
+    def judge(self, verdict: Verdict) -> None:
+        """Keep a verdict, and say it at once: all of it takes a while."""
+        self.verdicts.append(verdict)
+        self.console.print(f"{verdict.case}: {verdict.value:.2f}, {verdict.text}", highlight=False)
 
 
 def main(arguments: list[str]) -> None:
@@ -87,157 +68,179 @@ def main(arguments: list[str]) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    console = Console(width=140)
-    device = torch.device(options.device)
+    console, device = Console(width=150), torch.device(options.device)
+    results = Results(console)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    console.print(f"{where}, torch {torch.__version__}, width {options.width}, {LAYERS} layers, {options.dtype}")
-    cases = list(_cases(options, device))
-    console.print(_table(f"Depths of tokens, T = {LENGTH}; milliseconds", [_row(case) for case in cases]))
-    ragged = list(_ragged(options, device))
-    console.print(
-        _table("Rows of 1 to 128 tokens, the whole stack; milliseconds", [_ragged_row(row) for row in ragged])
-    )
-    growing = list(_growing(options, device)) if options.growth else []
-    if growing:
-        console.print(_table("One long source through the engine", [_growing_row(row) for row in growing]))
+    setting = _setting(options, device)
+    console.print(f"{where}, torch {torch.__version__}, {options.dtype}; encoders of width {setting.width}")
+    for part in options.parts:
+        console.print(_RUNS[part](options, setting, results))
+    console.print(_summary(results.verdicts))
     if options.json:
-        content = {"device": where, "torch": torch.__version__, "width": options.width, "dtype": options.dtype}
-        found = {"cases": [{**asdict(case), "efficiency": case.efficiency} for case in cases]}
-        others = {"ragged": [asdict(row) for row in ragged], "growth": [asdict(row) for row in growing]}
-        options.json.write_text(json.dumps({**content, **found, **others}, indent=1) + "\n")
+        content = {"device": where, "torch": torch.__version__, "width": setting.width, "dtype": options.dtype}
+        verdicts = [{**asdict(each), "verdict": each.text} for each in results.verdicts]
+        options.json.write_text(json.dumps({**content, **results.measured, "verdicts": verdicts}, indent=1) + "\n")
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     summary = __doc__.splitlines()[0] if __doc__ else None
-    parser = argparse.ArgumentParser(description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64], metavar="B")
-    parser.add_argument("--mixers", nargs="+", choices=MIXERS, default=MIXERS)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser = argparse.ArgumentParser(description=summary)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--quick", action="store_true", help="fewer mixers, batches and repeats; minutes, not an hour")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--width", type=int, help="of encoders; 384 on a CPU and 768 on a GPU if not given")
+    parser.add_argument("--batches", type=int, nargs="+", metavar="B", help="of encoders")
+    parser.add_argument("--mixers", nargs="+", choices=engine_encoder.MIXERS, help="of encoders")
+    parser.add_argument("--presets", nargs="+", help="models that decode")
+    parser.add_argument("--repeats", type=int, help="rounds of which the median is taken")
     parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of which the median is taken")
-    parser.add_argument("--growth", action="store_true", help="also time sources of up to 100,000 tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
-    return parser.parse_args(arguments)
+    engine_depths.add_options(parser)
+    options = parser.parse_args(arguments)
+    options.repeats = options.repeats or (3 if options.quick else 5)
+    options.presets = options.presets or (PRESETS[:1] if options.quick else PRESETS)
+    return options
 
 
-def _model(mixer: str, options: argparse.Namespace, device: torch.device) -> DepthwiseForTokenClassification:
-    stack = {"num_layers": LAYERS, "num_heads": options.width // 64, "ffn_width": 4 * options.width, "mixer": mixer}
-    stack |= {"norm": "post", "max_positions": None}
-    if mixer != "attention":
-        stack["kernel_sizes"] = KERNELS
-    config = DepthwiseConfig(vocab_size=1000, width=options.width, encoder=stack, num_labels=9)
-    return DepthwiseForTokenClassification(config).to(device, getattr(torch, options.dtype)).eval()
+def _setting(options: argparse.Namespace, device: torch.device) -> engine_encoder.Setting:
+    on_gpu = device.type == "cuda"
+    usual = [32, 128, 512] if on_gpu else [1, 8, 32, 64]
+    mixers = ["attention", "dynamicconv"] if options.quick else engine_encoder.MIXERS
+    return engine_encoder.Setting(
+        device=device,
+        width=options.width or (768 if on_gpu else 384),
+        dtype=getattr(torch, options.dtype),
+        mixers=options.mixers or mixers,
+        batches=options.batches or (usual[:2] if options.quick else usual),
+        repeats=options.repeats,
+    )
 
 
-def _depths(kind: str, shape: tuple[int, int]) -> Tensor:
-    if kind == "uniform 1..8":
-        return torch.randint(1, 9, shape)
-    chances = (1 - SHARE_OF_GEOMETRIC) ** torch.arange(LAYERS)
-    return torch.multinomial(chances, shape[0] * shape[1], replacement=True).view(shape) + 1
+def _encoder(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    must, aim = (0.7, 0.9) if setting.device.type == "cuda" else (0.8, 0.95)
+    rows = []
+    for case in engine_encoder.cases(setting):
+        name = f"encoder, {case.mixer}, {case.depths}, batch {case.batch}: realised efficiency"
+        results.judge(Verdict(name, case.efficiency, must, aim))
+        derived = {"efficiency": case.efficiency, "bound": case.bound}
+        results.measured.setdefault("encoder", []).append({**asdict(case), **derived})
+        rows.append(case.row())
+    return engine_encoder.table_of(f"Encoders of 12 layers, T = {engine_encoder.LENGTH}; milliseconds", rows)
 
 
-def _cases(options: argparse.Namespace, device: torch.device) -> Iterator[Case]:
-    for mixer in options.mixers:
-        model = _model(mixer, options, device)
-        engine, stack = Engine(model), model.config.options.encoder
-        assert stack is not None
-        cost = StackCost(stack, options.width)
-        for kind in ("uniform 1..8", "geometric 1..12"):
-            for batch in options.batches:
-                ids = torch.randint(4, 1000, (batch, LENGTH)).to(device)
-                depths = _depths(kind, (batch, LENGTH))
-                plan = Plan.of_depths(depths, LAYERS)
-                there = Plan(plan.run.to(device))
-                flops = sum(cost.plan(row).flops for row in depths.tolist())
-                runs = {
-                    "model_full": partial(_predicted, model, ids),
-                    "engine_full": partial(engine, ids),
-                    "masked": partial(_predicted, model, ids, plan=there),
-                    "engine": partial(engine, ids, plan=plan),
-                }
-                seconds = interleaved_seconds(runs, device=device, repeats=options.repeats)
-                saved = cost.forward(LENGTH).flops * batch / flops
-                times = {name: 1000 * value for name, value in seconds.items()}
-                yield Case(mixer, kind, batch, float(depths.double().mean()), saved, **times)
+def _ragged(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    rows = []
+    for case in engine_encoder.ragged(setting):
+        name = f"encoder, {case.mixer}, mixed lengths, batch {case.batch}: against Transformers' forward"
+        results.judge(Verdict(name, case.speedup, 1.0, 1.3))
+        results.measured.setdefault("ragged", []).append(asdict(case))
+        rows.append(case.row())
+    return engine_encoder.table_of("Rows of 1 to 128 tokens, the whole stack; milliseconds", rows)
 
 
-@torch.inference_mode()
-def _predicted(model: DepthwiseForTokenClassification, ids: Tensor, **inputs: object) -> object:
-    return model(ids, **inputs)
+def _greedy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    return _decoding(options, setting, results, "greedy", beams=1, batches=[1, 32] if options.quick else [1, 32, 128])
 
 
-def _ragged(options: argparse.Namespace, device: torch.device) -> Iterator[Ragged]:
-    for mixer in options.mixers:
-        model = _model(mixer, options, device)
-        engine = Engine(model)
-        for batch in options.batches:
-            lengths = torch.randint(1, LENGTH + 1, (batch,))
-            lengths[0] = LENGTH
-            mask = (torch.arange(LENGTH) < lengths.unsqueeze(1)).long().to(device)
-            ids = torch.randint(4, 1000, (batch, LENGTH)).to(device)
-            runs = {
-                "model": partial(_predicted, model, ids, attention_mask=mask),
-                "engine": partial(engine, ids, attention_mask=mask),
-            }
-            seconds = interleaved_seconds(runs, device=device, repeats=options.repeats)
-            padding = 1 - float(lengths.sum()) / (batch * LENGTH)
-            yield Ragged(mixer, batch, padding, 1000 * seconds["model"], 1000 * seconds["engine"])
+def _beam(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    return _decoding(options, setting, results, "beam", beams=4, batches=[16] if options.quick else [64])
 
 
-def _growing(options: argparse.Namespace, device: torch.device) -> Iterator[Growing]:
-    lengths = LONGEST[device.type]
-    for mixer in options.mixers:
-        if mixer == "attention":
-            continue
-        engine = Engine(_model(mixer, options, device))
-        runs = {length: partial(engine, torch.randint(4, 1000, (1, length)).to(device)) for length in lengths}
-        seconds = interleaved_seconds(runs, device=device, repeats=3)
-        memory = [float(peak_bytes(run, device=device)) for run in runs.values()]
-        times = list(seconds.values())
-        yield Growing(mixer, lengths, times, growth(lengths, times), growth(lengths, memory))
+def _decoding(
+    options: argparse.Namespace,
+    setting: engine_encoder.Setting,
+    results: Results,
+    part: str,
+    beams: int,
+    batches: Sequence[int],
+) -> Table:
+    """Lengths are those of sentences in the order of a file."""
+    measured = []
+    for preset in options.presets:
+        for batch in batches:
+            case = engine_decoding.Case(preset, batch, beams, "mixed")
+            repeats = min(3, options.repeats) if batch > 1 else options.repeats
+            found = engine_decoding.measure(case, setting.device, repeats, setting.dtype)
+            measured.append(found)
+            must, aim = _asked(setting.device, batch, beams)
+            name = f"{part}, {preset}, batch {batch}: tokens/s against generate"
+            results.judge(Verdict(name, found.speedup, must, aim))
+            results.measured.setdefault(part, []).append({**asdict(found), "speedup": found.speedup})
+    return engine_decoding.table_of(measured)
 
 
-def _row(case: Case) -> dict[str, str]:
-    return {
-        "mixer": case.mixer,
-        "depths": case.depths,
-        "batch": str(case.batch),
-        "mean depth": f"{case.mean_depth:.2f}",
-        "model, whole": f"{case.model_full:.2f}",
-        "engine, whole": f"{case.engine_full:.2f}",
-        "masked": f"{case.masked:.2f}",
-        "engine": f"{case.engine:.2f}",
-        "operations": f"1 / {case.flops_saved:.2f}",
-        "times as fast": f"{case.speedup:.2f}",
-        "efficiency": f"{case.efficiency:.2f}",
-    }
+def _asked(device: torch.device, batch: int, beams: int) -> tuple[float, float | None]:
+    if beams > 1:
+        return 2.0, 5.0
+    if device.type == "cuda":
+        return 4.0, 10.0
+    return (1.5 if batch == 1 else 2.0), None
 
 
-def _ragged_row(row: Ragged) -> dict[str, str]:
-    return {
-        "mixer": row.mixer,
-        "batch": str(row.batch),
-        "padding": f"{row.padding:.0%}",
-        "model": f"{row.model:.2f}",
-        "engine": f"{row.engine:.2f}",
-        "times as fast": f"{row.model / row.engine:.2f}",
-    }
+def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    """The gain has to reach its share of N / d on a CPU, and with a single row on a GPU."""
+    groups = list(_groups(options, setting))
+    for group in groups:
+        batch, (value, share) = group[0].batch, engine_depths.gain(group, "deferred")
+        is_asked = setting.device.type == "cpu" or batch == 1
+        name = f"depths, {group[0].name}, batch {batch}: gain {value:.2f} in block time, of N / d"
+        must = engine_depths.MUST if is_asked else 0.0
+        results.judge(Verdict(name, share, must, engine_depths.AIM))
+        results.measured.setdefault("policy", []).extend(asdict(each) for each in group)
+    return engine_depths.table_of(groups)
 
 
-def _growing_row(row: Growing) -> dict[str, str]:
-    times = {f"T = {length:,}": f"{value:.3f} s" for length, value in zip(row.lengths, row.seconds, strict=True)}
-    return {"mixer": row.mixer, **times, "time ~ T^": f"{row.time:.2f}", "memory ~ T^": f"{row.memory:.2f}"}
+def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    groups = list(_groups(options, setting, fills=("eager", "deferred")))
+    for group in groups:
+        _, eager, deferred = group
+        name = f"fills, {eager.name}, batch {eager.batch}: time of deferred"
+        results.judge(Verdict(f"{name} / eager, blocks", deferred.blocks / eager.blocks, 1.0, is_least=True))
+        work = deferred.filled / max(1, eager.filled)
+        results.judge(Verdict(f"{name.replace('time', 'work')} / eager", work, 0.999, is_least=True))
+        results.measured.setdefault("fills", []).extend(asdict(each) for each in group)
+    return engine_depths.table_of(groups)
 
 
-def _table(title: str, rows: list[dict[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in ("mixer", "depths") else "right")
-    for row in rows:
-        table.add_row(*row.values())
+def _groups(
+    options: argparse.Namespace, setting: engine_encoder.Setting, **changes: Any
+) -> Iterator[list[engine_depths.Measured]]:
+    yield from engine_depths.groups_of(options, [1] if options.quick else [1, 32], setting.device, **changes)
+
+
+def _growth(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
+    rows = []
+    for case in engine_encoder.growing(setting, 10_000 if options.quick else 100_000):
+        for name, slope in (("time", case.time), ("memory", case.memory)):
+            verdict = Verdict(f"growth, {case.mixer}: slope of {name}", slope, engine_encoder.SLOPE, is_least=True)
+            results.judge(verdict)
+        results.measured.setdefault("growth", []).append(asdict(case))
+        rows.append(case.row())
+    return engine_encoder.table_of("One long source through the engine", rows)
+
+
+def _summary(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Asked and found", title_justify="left")
+    table.add_column("case")
+    for name in ("found", "must", "aim", "verdict"):
+        table.add_column(name, justify="right")
+    for each in verdicts:
+        sign = "<=" if each.is_least else ">="
+        aim = "" if each.aim is None else f"{sign} {each.aim:.2f}"
+        table.add_row(each.case, f"{each.value:.2f}", f"{sign} {each.must:.2f}", aim, each.text)
     return table
+
+
+_RUNS: dict[str, Callable[[argparse.Namespace, engine_encoder.Setting, Results], Table]] = {
+    "encoder": _encoder,
+    "ragged": _ragged,
+    "greedy": _greedy,
+    "policy": _policy,
+    "beam": _beam,
+    "fills": _fills,
+    "growth": _growth,
+}
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@
 
 Both run the whole stack in the same precision on the same sources, in turns. With lengths ``fixed`` every row makes
 the same number of tokens, so that nothing is gained by rows that end; with ``mixed`` each ends at a length of its own,
-as translations of a test set in file order do. Encoding the source is part of the time, and is the same for both.
+as translations of a test set in file order do. Encoding the source is part of the time.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,7 +26,7 @@ from transformers import LogitsProcessorList
 
 from depthwise.config import as_dict
 from depthwise.config.presets import PRESETS
-from depthwise.engine.decoding import Decoding
+from depthwise.engine import Engine
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 
@@ -66,9 +67,10 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(preset: str, device: torch.device) -> DepthwiseForSeq2SeqLM:
+def build(preset: str, device: torch.device, **options: Any) -> DepthwiseForSeq2SeqLM:
+    """A random model of this size."""
     torch.manual_seed(0)
-    return DepthwiseForSeq2SeqLM(DepthwiseConfig(**as_dict(PRESETS[preset]))).to(device).eval()
+    return DepthwiseForSeq2SeqLM(DepthwiseConfig(**{**as_dict(PRESETS[preset]), **options})).to(device).eval()
 
 
 def sources(model: DepthwiseForSeq2SeqLM, lengths: Tensor) -> Tensor:
@@ -85,12 +87,12 @@ def drawn_lengths(case: Case) -> Tensor:
     return (torch.randn(case.batch).mul(SPREAD).exp() * MEAN_LENGTH).round().long().clamp(3, 4 * MEAN_LENGTH)
 
 
-def measure(case: Case, device: torch.device, repeats: int) -> Measurement:
+def measure(case: Case, device: torch.device, repeats: int, dtype: torch.dtype = torch.float32) -> Measurement:
     """Ends of sequences come at the limits and nowhere else."""
-    model, limits = build(case.preset, device), drawn_lengths(case)
+    model, limits = build(case.preset, device).to(dtype), drawn_lengths(case)
     ids, most, end = sources(model, limits).to(device), int(limits.max()), model.config.eos_token_id
     assert isinstance(end, int)
-    decoding, penalty = Decoding(model), {"length_penalty": 0.0} if case.beams > 1 else {}
+    engine, penalty = Engine(model), {"length_penalty": 0.0} if case.beams > 1 else {}
 
     def by_generate() -> Tensor:
         bounds = LogitsProcessorList([OnlyAtLimit(limits.to(device), end)])
@@ -101,7 +103,7 @@ def measure(case: Case, device: torch.device, repeats: int) -> Measurement:
 
     def by_engine() -> Tensor:
         options = {"num_beams": case.beams, "limits": limits.tolist(), **penalty}
-        return decoding.generate(ids, min_new_tokens=most, **options).sequences
+        return engine.generate(ids, min_new_tokens=most, **options).sequences
 
     same = torch.equal(by_generate(), by_engine())
     seconds = interleaved_seconds({"generate": by_generate, "engine": by_engine}, device=device, repeats=repeats)
@@ -128,21 +130,25 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
         yield Case(*chosen)
 
 
-def main(arguments: list[str]) -> None:
-    options = parse_options(arguments)
-    table = Table(
-        "preset", "batch", "beams", "lengths", "generate tokens/s", "engine tokens/s", "speed-up", "same tokens"
-    )
-    measured = []
-    for case in cases(options):
-        found = measure(case, torch.device(options.device), options.repeats)
+def table_of(measured: Sequence[Measurement]) -> Table:
+    table = Table(title="Decoding, the whole stack; tokens per second", title_justify="left")
+    for name in ("preset", "batch", "beams", "lengths", "generate", "engine", "faster", "same tokens"):
+        table.add_column(name, justify="left" if name == "preset" else "right")
+    for found in measured:
+        case = found.case
         rates = [f"{found.num_tokens / seconds:,.0f}" for seconds in (found.generate_seconds, found.engine_seconds)]
         same = "yes" if found.same_tokens else "no"
         table.add_row(case.preset, str(case.batch), str(case.beams), case.lengths, *rates, f"{found.speedup:.2f}", same)
-        measured.append({**asdict(found), "speedup": found.speedup})
-    Console().print(table)
+    return table
+
+
+def main(arguments: list[str]) -> None:
+    options = parse_options(arguments)
+    measured = [measure(case, torch.device(options.device), options.repeats) for case in cases(options)]
+    Console(width=120).print(table_of(measured))
     if options.json is not None:
-        options.json.write_text(json.dumps({"threads": torch.get_num_threads(), "measured": measured}, indent=2))
+        found = [{**asdict(each), "speedup": each.speedup} for each in measured]
+        options.json.write_text(json.dumps({"threads": torch.get_num_threads(), "measured": found}, indent=2))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 tables that ``tables.yaml`` describes, between the marks ``<!-- table NAME -->`` and ``<!-- end -->``, and with
 ``--check`` only says whether they are as they should be. Where several seeds were trained, a cell shows the score of
 the seed that validation data prefers, and the mean and deviation of all of them. A row without runs shows figures of
-others.
+others. It also writes into the header of each recipe what was measured of it.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "results"
+RECIPES = ROOT / "src" / "depthwise" / "recipes"
 TABLES = Path(__file__).with_name("tables.yaml")
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 KEPT = (
@@ -40,6 +41,10 @@ FACTS = ("seeds", "parameters", "trained in", "on", "command: `depthwise train` 
 """What stands behind the scores of a row, unless a table lists fewer of them."""
 OWN = ("result", "metric", "digits", "scale", "lower_is_better")
 """Options of a column that a row may have of its own."""
+MEASURED = "# measured: "
+"""Begins the line of a recipe's header that tells what came of it."""
+QUOTED = ("test", "test_2016_flickr", "valid")
+"""Which result of a run such a line quotes, the first that there is."""
 _MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -107,9 +112,9 @@ def _command(path: Path) -> str:
 
 
 def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Records by command, later ones in the place of earlier ones."""
-    by_command = {record["command"]: record for record in (*old, *new)}
-    return [by_command[command] for command in sorted(by_command)]
+    """Records by command and seed, later ones in the place of earlier ones."""
+    found = {(without_seed(record["command"]), record["seed"]): record for record in (*old, *new)}
+    return [found[key] for key in sorted(found)]
 
 
 def without_seed(command: str) -> str:
@@ -127,19 +132,24 @@ def rows(records: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
 
 def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
     """One table as Markdown. Rows that were not measured are left out, and so is a table without any."""
-    columns, facts, lines = description["columns"], description.get("facts", FACTS), []
+    columns, facts, lines, num_measured = description["columns"], description.get("facts", FACTS), [], 0
     for wanted in description["rows"]:
         if "runs" not in wanted:
             lines.append([wanted["label"], *_figures_of_others(wanted, columns), *["–"] * len(facts)])
         elif (row := measured.get(wanted["runs"])) is not None:
-            cells = [wanted["label"]]
             own = {option: wanted[option] for option in OWN if option in wanted}
+            if row.finished and not any(
+                row.values(column["result"], column["metric"]) for column in ({**each, **own} for each in columns)
+            ):
+                continue
+            cells = [wanted["label"]]
             for column in columns:
                 published = wanted.get("published", {}).get(column["title"])
                 cells += _cell(row, {**column, **own}, published, "published" in column)
             known = _facts(wanted["runs"], row)
             lines.append([*cells, *(known[fact] for fact in facts)])
-    if not any(wanted.get("runs") in measured for wanted in description["rows"]):
+            num_measured += 1
+    if not num_measured:
         return "Not measured yet.\n"
     head = [description["label"]]
     for column in columns:
@@ -202,6 +212,21 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
     return _MARK.sub(of, page)
 
 
+def headed(recipe: str, row: Row) -> str:
+    """A recipe with a line in its header that tells what was measured, in the place of an earlier one."""
+    lines = [line for line in recipe.splitlines(keepends=True) if not line.startswith(MEASURED)]
+    end = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    quoted = next((name for name in QUOTED if any(name in record["results"] for record in row.finished)), None)
+    if quoted is None:
+        return "".join(lines)
+    evaluation = next(record["results"][quoted] for record in row.finished if quoted in record["results"])
+    (score,) = _cell(row, {"result": quoted, "metric": evaluation["metric"], "digits": 2}, None, False)
+    facts = _facts("", row)
+    seeds = "1 seed" if facts["seeds"] == "1" else f"{facts['seeds']} seeds"
+    said = f"{evaluation['metric']} {score} on {quoted}, trained in {facts['trained in']} on {facts['on']}, {seeds}"
+    return "".join([*lines[:end], f"{MEASURED}{said}\n", *lines[end:]])
+
+
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -253,10 +278,13 @@ def _write(check: bool) -> int:
     shown = {row.get("runs") for description in descriptions.values() for row in description["rows"]}
     for name in sorted(measured.keys() - shown):
         print(f"{name} was measured, but no table of {TABLES.name} shows it", file=sys.stderr)
+    made = {page: filled(page.read_text(encoding="utf-8"), tables) for page in PAGES}
+    for path in sorted(RECIPES.rglob("*.yaml")):
+        row = measured.get(path.relative_to(RECIPES).with_suffix("").as_posix(), Row(()))
+        made[path] = headed(path.read_text(encoding="utf-8"), row)
     is_old = False
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        if (new := filled(text, tables)) != text:
+    for page, new in made.items():
+        if page.read_text(encoding="utf-8") != new:
             is_old = True
             if check:
                 print(f"{page} is not what its results make it; run python benchmarks/results.py write")

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from statistics import linear_regression, median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 Run = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
+Result = TypeVar("Result")
 
 SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: short runs are called several times for it."""
@@ -53,6 +54,45 @@ def _seconds_per_call(run: Run, calls: int, device: torch.device) -> float:
     for _ in range(calls):
         run()
     return (time.perf_counter() - begin) / calls
+
+
+class Stopwatch:
+    """Seconds spent in parts of a run, by name; parts must not lie within each other.
+
+    On a GPU they are those of its own clock, for which nobody waits until all is over.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._host: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def timed(self, name: str, function: Callable[..., Result]) -> Callable[..., Result]:
+        """The same function, the time of which counts for this part."""
+
+        def run(*arguments: Any, **options: Any) -> Result:
+            if self.device.type == "cuda":
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                result = function(*arguments, **options)
+                end.record()
+                self._events.append((name, start, end))
+                return result
+            begin = time.perf_counter()
+            result = function(*arguments, **options)
+            self._host[name] = self._host.get(name, 0.0) + time.perf_counter() - begin
+            return result
+
+        return run
+
+    def taken(self) -> dict[str, float]:
+        """The seconds of each part since this was last asked."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for name, start, end in self._events:
+            self._host[name] = self._host.get(name, 0.0) + start.elapsed_time(end) / 1000
+        found, self._host, self._events = self._host, {}, []
+        return found
 
 
 def peak_bytes(run: Run, *, device: torch.device) -> int:

@@ -48,7 +48,7 @@ def make_run(folder: Path, command: str, seed: int, test: float | None, valid: f
         (folder / "training.json").write_text(json.dumps(training))
         for name, value in {"test": test, "valid": valid}.items():
             costs = {"tokens_per_second": 1234.5, "mean_depth": 2.5, "flops": 3 * 10**9}
-            content = {"metrics": {"bleu": value}, **costs, "examples_digest": "abc"}
+            content = {"metric": "bleu", "metrics": {"bleu": value}, **costs, "examples_digest": "abc"}
             (folder / "results" / f"{name}.json").write_text(json.dumps(content))
             (folder / "results" / "frontier.json").write_text("{}")
     return folder
@@ -67,6 +67,18 @@ def records(tmp_path: Path) -> list[Any]:
     assert results.main(["collect", str(runs[0]), "--into", str(into)]) == 0  # once more, which changes nothing
     found: list[Any] = json.loads(into.read_text())
     return found
+
+
+def test_recipes_tell_what_was_measured(records: list[Any]) -> None:
+    row = results.rows(records)["translation/x"]
+    recipe = "# A model\n# command: depthwise train translation/x\ntask: translation\n"
+    first = results.headed(recipe, row)
+    line = first.splitlines()[2]
+    assert line.startswith("# measured: bleu 4")
+    assert line.endswith(f"on a GPU, {len(row.records)} seeds")
+    assert first.replace(f"{line}\n", "") == recipe
+    assert results.headed(first, row) == first
+    assert results.headed(first, results.Row(())) == recipe
 
 
 def test_what_is_collected(records: list[Any]) -> None:

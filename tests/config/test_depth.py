@@ -101,7 +101,7 @@ def test_options_go_through_json_with_their_kind() -> None:
     written = json.dumps(policy_dict(ConfidenceConfig(threshold=(0.9, 0.8))))
     assert written == (
         '{"kind": "confidence", "threshold": [0.9, 0.8], "decay": null, "decay_rate": 4.0, "max_length": null, '
-        '"measure": "max_probability"}'
+        '"measure": "max_probability", "temperature": []}'
     )
 
 

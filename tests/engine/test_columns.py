@@ -9,8 +9,8 @@ def filled(columns: Columns, num_columns: int) -> None:
     """Column t of row b holds 1000 b + t."""
     for column in range(num_columns):
         columns.make_room(column + 1)
-        values = 1000 * torch.arange(columns.num_rows).view(-1, 1, 1) + column
-        columns.put(column, values.expand(-1, 1, columns.width).float())
+        values = 1000 * torch.arange(columns.num_rows).view(-1, 1) + column
+        columns.put(column, values.expand(-1, columns.width).float())
 
 
 def test_all_columns_are_kept_where_all_may_be_read() -> None:
@@ -49,7 +49,7 @@ def test_single_places() -> None:
     columns.put_at(rows, places, torch.tensor([[7.0], [8.0]]))
     assert columns.at(rows, places).flatten().tolist() == [7, 8]
     assert columns.at(torch.tensor([1]), torch.tensor([2])).item() == 1002
-    columns.put(2, torch.tensor([[[5.0]]]), torch.tensor([1]))
+    columns.put(2, torch.tensor([[5.0]]), torch.tensor([1]))
     assert columns.between(2, 3)[:, 0, 0].tolist() == [2, 5, 2002]
 
 

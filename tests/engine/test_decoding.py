@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from depthwise.depth import Context, Plan, Policy, State, Visit
+from depthwise.engine import step_attention
 from depthwise.engine.decoding import Decoding, Generated, generate
 from depthwise.errors import InputError
 from depthwise.models.generation import generated_depths
@@ -154,7 +155,12 @@ def test_policies_that_look_at_the_source(make: Model, draw_ids: Ids) -> None:
 
 
 @pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
-def test_one_row(make: Model, draw_ids: Ids, mixer: str, head: str) -> None:
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_one_row(
+    make: Model, draw_ids: Ids, mixer: str, head: str, is_folded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the maps of a source folded into it, as for wider models."""
+    monkeypatch.setattr(step_attention, "FOLDED_FROM", 1 if is_folded else 256)
     model = make(head, mixer, stack=DEEP, exits={})
     model.use_policy(ByState())
     ids = draw_ids(rows=1, steps=3)

@@ -1,6 +1,7 @@
 """Batches of similar length, answers in the order of the questions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from depthwise.config import SequenceExitConfig
 from depthwise.data import Row
+from depthwise.depth import build_policy
+from depthwise.engine.decoding import Decoding
 from depthwise.errors import InputError
 from depthwise.evaluation import load_run, predict_all, predict_rows, predicting, score_rows
 from depthwise.tasks import Prediction, Task
+from depthwise.tasks.searching import search_by_model, searched_by
 
 MakeRun = Callable[..., Path]
 
@@ -42,8 +47,9 @@ class ScriptedTask:
         return [Prediction(str(first)) for first in self.asked[-1]]
 
 
-def scripted_model(vocab_size: int = 10) -> Any:
-    return SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
+def scripted_engine(vocab_size: int = 10) -> Any:
+    model = SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
+    return SimpleNamespace(model=model, executor=None, plans_sequences=False)
 
 
 def rows_of(*lengths: int) -> list[Row]:
@@ -53,7 +59,7 @@ def rows_of(*lengths: int) -> list[Row]:
 
 def test_the_longest_first_within_the_budget_answered_in_order() -> None:
     task = ScriptedTask(batch_tokens=8)
-    found = predict_rows(task, scripted_model(), rows_of(2, 4, 1, 4, 2, 2))  # type: ignore[arg-type]
+    found = predict_rows(task, scripted_engine(), rows_of(2, 4, 1, 4, 2, 2))  # type: ignore[arg-type]
     assert [prediction.text for prediction in found] == ["0", "1", "2", "3", "4", "5"]
     assert [sorted(batch) for batch in task.asked] == [[1, 3], [0, 2, 4, 5]]
 
@@ -61,26 +67,26 @@ def test_the_longest_first_within_the_budget_answered_in_order() -> None:
 def test_rows_are_limited_by_the_scores_of_all_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 100)
     task = ScriptedTask(batch_tokens=1000, num_beams=5)
-    predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(vocab_size=10), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [1, 2, 2]
     task.asked.clear()
     task.model_class = SimpleNamespace(needs=("encoder",))
-    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [5]
 
 
 def test_rows_are_limited_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     task = ScriptedTask(batch_tokens=1000, batch_rows=2)
-    predict_rows(task, scripted_model(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
     assert sorted(len(batch) for batch in task.asked) == [1, 2, 2]
     task.asked.clear()
     monkeypatch.setattr(predicting, "SCORES_AT_ONCE", 10)
-    predict_rows(task, scripted_model(vocab_size=10), rows_of(1, 1, 1))  # type: ignore[arg-type]
+    predict_rows(task, scripted_engine(vocab_size=10), rows_of(1, 1, 1))  # type: ignore[arg-type]
     assert [len(batch) for batch in task.asked] == [1, 1, 1]
 
 
 def test_nothing_asked_nothing_answered() -> None:
-    assert predict_rows(ScriptedTask(8), scripted_model(), []) == []  # type: ignore[arg-type]
+    assert predict_rows(ScriptedTask(8), scripted_engine(), []) == []  # type: ignore[arg-type]
 
 
 def test_too_little_memory_on_the_gpu() -> None:
@@ -92,7 +98,7 @@ def test_too_little_memory_on_the_gpu() -> None:
     task.predict = predict  # type: ignore[method-assign]
     message = "the GPU has too little memory for batches of 8 tokens; give fewer by evaluation.batch_tokens"
     with pytest.raises(InputError, match=message):
-        predict_rows(task, scripted_model(), rows_of(1))  # type: ignore[arg-type]
+        predict_rows(task, scripted_engine(), rows_of(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -130,7 +136,7 @@ def test_a_search_that_ends_before_its_limit_knows_no_limit(make_run: MakeRun) -
 def test_probabilities_of_all_labels_sum_up_to_one(make_run: MakeRun) -> None:
     run = load_run(make_run("classes"), device="cpu")
     rows = run.task.scored_rows([("a b",)] * 2, ["good", "bad"])
-    assert sum(map(exp, score_rows(run.task, run.model, rows))) == pytest.approx(1)
+    assert sum(map(exp, score_rows(run.task, run.engine, rows))) == pytest.approx(1)
 
 
 @torch.no_grad()
@@ -139,7 +145,7 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
     run = load_run(make_run("translation"), device="cpu")
     texts, outputs = [("a b c",), ("b",)], ["c", "c b a"]
     rows = run.task.scored_rows(texts, outputs)
-    found = score_rows(run.task, run.model, rows)
+    found = score_rows(run.task, run.engine, rows)
     expected = []
     for row in rows:
         source, target = (torch.tensor(ids)[None] for ids in row.texts)
@@ -153,5 +159,38 @@ def test_probability_of_a_translation(make_run: MakeRun, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         run.task, "log_probabilities", lambda model, some: sizes.append(len(some)) or score(model, some)
     )
-    assert score_rows(run.task, run.model, rows) == pytest.approx(expected)
+    assert score_rows(run.task, run.engine, rows) == pytest.approx(expected)
     assert sizes == [1, 1]
+
+
+def test_rows_of_one_depth_are_generated_together(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where depths of whole texts are known in advance; what comes of a row is the same."""
+    inputs = [("a b c",), ("b",), ("c c a b a",), ("a a a a b",), ("a",), ("b a b",), ("c",), ("c a",)]
+    changes = ["generation.num_beams=1", "evaluation.batch_rows=2", "generation.max_extra=8"]
+    run = load_run(make_run("leaving translation"), changes, device="cpu")
+    run.model.double()
+    policy = build_policy(SequenceExitConfig(), width=16, exits=(1, 2, 3, 4), has_source=True)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(policy.classifier.weight, std=3)  # type: ignore[union-attr, arg-type]
+    run.model.use_policy(policy.double())  # type: ignore[operator]
+    rows, found = run.task.rows(inputs), []
+    with searched_by(search_by_model):
+        expected = [run.task.predictions(run.model, [row])[0] for row in rows]
+    usual = Decoding.generate
+
+    def noted(*given: Any, **options: Any) -> Any:
+        found.append(usual(*given, **options).depths.amax(1).tolist())
+        return usual(*given, **options)
+
+    monkeypatch.setattr(Decoding, "generate", noted)
+    predictions = predict_rows(run.task, run.engine, rows)
+    assert [(one.text, one.depths) for one in predictions] == [(one.text, one.depths) for one in expected]
+    depths = [max(one.depths) for one in expected]
+    assert len(set(depths)) > 1
+    assert [depth for batch in found for depth in batch] == sorted(depths, reverse=True)
+    assert [len(batch) for batch in found] == [2, 2, 2, 2]
+    found.clear()
+    one_by_one = replace(run.task.recipe, evaluation=replace(run.task.recipe.evaluation, batch_rows=1))
+    run.task.recipe = one_by_one
+    predict_rows(run.task, run.engine, rows)
+    assert [len(batch) for batch in found] == [1] * len(rows), "as they come, since whoever asks wants to see that"

@@ -136,6 +136,17 @@ def test_some_positions(
     assert_same(correlate(x, weight, left=case.left, positions=positions), expected)
 
 
+@pytest.mark.parametrize("fixed_steps", [False, True])
+def test_windows_in_pieces(monkeypatch: pytest.MonkeyPatch, fixed_steps: bool) -> None:
+    """However few of them are gathered at a time."""
+    x, weight = Case(2, 9, 2, 3, 4, 1, fixed_steps=fixed_steps).inputs(5)
+    positions = torch.randint(9, (2, 5))
+    expected = correlate_gathered(x, weight, 1, positions)
+    for values in (1, 2 * 4 * 6 * 2, 2**20):
+        monkeypatch.setattr(correlation, "WINDOWED_AT_ONCE", values)
+        torch.testing.assert_close(correlate_windows(x, weight, 1, positions), expected)
+
+
 def unfolded(x: Tensor, weight: Tensor, left: int) -> Tensor:
     """All windows side by side, then one product: simple, and K times the memory of its input."""
     padded = torch.nn.functional.pad(x, (0, 0, left, weight.shape[-1] - 1 - left))

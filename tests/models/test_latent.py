@@ -133,7 +133,10 @@ def test_the_compact_executor_agrees(
 
 def test_the_engine_says_what_it_cannot_run(build: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="this one has gates; use the model's own generate, or remove"):
-        Engine(build("seq2seq", latent={}))
+        Engine(build("seq2seq", latent={})).generate(torch.tensor([[5, 6]]))
+    assert not Engine(build("seq2seq", latent={})).can_generate()
+    assert not Engine(build("seq2seq", latent={**LANGUAGES, "sides": ["encoder"]})).can_generate()
+    assert Engine(build("seq2seq", latent={"sides": ["encoder"]})).can_generate()
 
 
 def test_a_model_without_gates_has_none_to_choose(build: Callable[..., Any]) -> None:

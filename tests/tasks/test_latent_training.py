@@ -118,7 +118,7 @@ def test_the_wanted_depth_is_the_mean_over_languages() -> None:
 
 
 def test_an_aggregated_prior_waits_until_the_weight_is_grown() -> None:
-    options = {"soft_updates": 0, "anneal_updates": 10}
+    options = {"beta": 1.0, "soft_updates": 0, "anneal_updates": 10}
     aggregated, model = learning(prior="aggregated", **options)
     plain, twin = learning(**options)
     assert float(passed(aggregated, model, 9)) == pytest.approx(float(passed(plain, twin, 9)))

@@ -11,6 +11,7 @@ from torch import nn
 
 from depthwise.config import parse_recipe
 from depthwise.data import LineReport
+from depthwise.engine import Engine
 from depthwise.errors import ConfigError, DataError, InputError
 from depthwise.evaluation import aligned, predict_rows, read_examples
 from depthwise.evaluation.tuning import tune_threshold
@@ -80,7 +81,7 @@ class Scripted(nn.Module):
 
 
 def said(task: QuestionAnswering, model: Scripted, texts: list[tuple[str, str]]) -> list[str]:
-    return [found.text for found in predict_rows(task, model, task.rows(texts))]  # type: ignore[arg-type]
+    return [found.text for found in predict_rows(task, Engine(model), task.rows(texts))]  # type: ignore[arg-type]
 
 
 def test_windows_are_what_is_trained_on(task: QuestionAnswering) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from depthwise.config import parse_recipe
 from depthwise.data import LineReport
+from depthwise.engine import Engine
 from depthwise.errors import ConfigError, DataError, InputError
 from depthwise.evaluation import aligned, predict_rows, read_examples
 from depthwise.tasks import Tagging, load_task, open_task
@@ -93,7 +94,7 @@ def test_a_long_sentence_is_split_and_every_word_gets_its_own_tag(task: Tagging)
     torch.manual_seed(3)
     model = task.new_model().eval()
     torch.nn.init.normal_(model.classifier.weight)  # type: ignore[arg-type]
-    (found,) = predict_rows(task, model, [row])
+    (found,) = predict_rows(task, Engine(model), [row])
     expected: list[str] = []
     for part in row.parts:  # type: ignore[attr-defined]
         logits = model(input_ids=torch.tensor(part.ids[None], dtype=torch.long)).logits[0]

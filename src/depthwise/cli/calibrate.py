@@ -66,6 +66,10 @@ def calibrate(
     vectors: Annotated[
         int, typer.Option(help="Also try N random thresholds, one for each exit.", metavar="N", min=0)
     ] = 0,
+    temperatures: Annotated[
+        bool,
+        typer.Option("--temperatures", help="First find a temperature for each exit, so that it is as sure as right."),
+    ] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="What the setting is called from now on, as --depth NAME.")
     ] = None,
@@ -85,7 +89,15 @@ def calibrate(
     if len(folders) != 1:
         raise typer.BadParameter("name the folder of one run", param_hint="RUN")
 
-    from depthwise.evaluation import Goal, chosen_policy, load_run, parted, read_examples, write_setting
+    from depthwise.evaluation import (
+        Goal,
+        chosen_policy,
+        fitted_temperatures,
+        load_run,
+        parted,
+        read_examples,
+        write_setting,
+    )
     from depthwise.evaluation import calibrate as calibrated
     from depthwise.evaluation.calibrated import check_name
 
@@ -110,7 +122,13 @@ def calibrate(
     examples = read_examples(run.task, split.value)[:limit]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{folder}, {split.value}: {len(examples):,} examples")
-    found = calibrated(run, split.value, examples, goal, policy=policy, vectors=vectors, say=console.print)
+    fitted: tuple[float, ...] = ()
+    if temperatures:
+        fitted = fitted_temperatures(run, split.value)
+        console.print(f"temperatures of exits: {', '.join(f'{each:.2f}' for each in fitted)}")
+    found = calibrated(
+        *(run, split.value, examples, goal), policy=policy, vectors=vectors, temperatures=fitted, say=console.print
+    )
     path = write_setting(folder, called, found)
     for line in in_sentences(found, called, folder):
         console.print(line)

@@ -35,7 +35,7 @@ def sweep(
     limit: Annotated[int | None, typer.Option(help="Take only the first N examples.", metavar="N", min=1)] = None,
     batch_rows: Annotated[
         int | None,
-        typer.Option(help="Answer at most N inputs at a time; 1 shows what leaving early saves.", metavar="N", min=1),
+        typer.Option(help="Answer at most N inputs at a time; 1 shows what a single one takes.", metavar="N", min=1),
     ] = None,
     beside: Annotated[
         list[str] | None,

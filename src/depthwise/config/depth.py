@@ -111,6 +111,13 @@ class ConfidenceConfig(ThresholdConfig):
 
     measure: str = "max_probability"
     """What being sure means: one of ``MEASURES``, all of which rise with certainty."""
+    temperature: tuple[float, ...] = ()
+    """What scores are divided by before they become probabilities (Guo et al. 2017), one for each exit but the last, so
+    that exits are as sure as they are right; none means 1. ``depthwise calibrate --temperatures`` finds them."""
+
+    def temperature_of(self, index: int) -> float:
+        """The temperature of an exit, counted from 0."""
+        return float(self.temperature[index]) if self.temperature else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

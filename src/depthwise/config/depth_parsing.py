@@ -81,6 +81,9 @@ def placement_problems(config: PolicyConfig, exits: Sequence[int], *, has_source
     if isinstance(config, ThresholdConfig) and len(config.threshold) not in (1, len(exits) - 1):
         given = f"{len(config.threshold)} thresholds for the {len(exits) - 1} exits below the last"
         yield Problem("threshold", f"{given}; give one number for all or exactly {len(exits) - 1}")
+    if isinstance(config, ConfidenceConfig) and len(config.temperature) not in (0, len(exits) - 1):
+        given = f"{len(config.temperature)} temperatures for the {len(exits) - 1} exits below the last"
+        yield Problem("temperature", f"{given}; give exactly {len(exits) - 1}, or none")
     if isinstance(config, ConfidenceConfig) and config.measure == "saturation" and len(exits) == 2:
         message = "saturation compares two exits below the last, but there is one; add exits or choose another measure"
         yield Problem("measure", message)
@@ -196,6 +199,16 @@ def _measured_thresholds(policy: View) -> Iterator[Problem]:
             yield policy.problem("threshold", message)
 
 
+def _temperatures_of_scores(policy: View) -> Iterator[Problem]:
+    if policy.temperature and policy.measure == "saturation":
+        yield policy.problem(
+            "temperature", "has no effect with measure saturation, which looks at no scores; remove it"
+        )
+    for temperature in policy.temperature:
+        if message := _above_zero(temperature):
+            yield policy.problem("temperature", message)
+
+
 def _thresholds_within(policy: View, lowest: float, measure: str) -> Iterator[Problem]:
     for threshold in policy.threshold:
         if not lowest <= threshold <= NEVER:
@@ -222,7 +235,7 @@ CHECKS: dict[type[Any], tuple[Check, ...]] = {
     OracleConfig: (_never_correct_is_about_correctness,),
     PoissonBinomialConfig: (_chances_decide, _one_objective),
     ThresholdConfig: (_there_is_a_threshold, _decay_has_a_length),
-    ConfidenceConfig: (_measured_thresholds,),
+    ConfidenceConfig: (_measured_thresholds, _temperatures_of_scores),
     LearnedConfidenceConfig: (_learned_thresholds,),
 }
 """What is asked of options together, by the classes that have them."""

@@ -14,10 +14,11 @@ from depthwise.shapes import Bool, Float, Tensor
 class ConfidenceThreshold(Policy):
     """A token leaves at the first exit that is sure enough of it.
 
-        leave at the first n with c_n ≥ τ_n        c: one of the measures in ``confidence``, all rising with certainty
+        leave at the first n with c_n ≥ τ_n        c: one of the measures in ``confidence``, all rising with certainty,
+                                                   of softmax(z_n / T_n) where there are temperatures
         τ_n(t) = 0.9·τ_n + 0.1·τ_n·exp(−r·t/L)     where it decays (CALM's code; in its paper 0.1·exp(−r·t/L))
 
-    Ours -> symbols: threshold -> τ, decay_rate -> r, max_length -> L.
+    Ours -> symbols: threshold -> τ, temperature -> T, decay_rate -> r, max_length -> L.
 
     Decides: at every exit, for every token by itself.
     Source: Elbayad et al. 2020 and EE-LLM (``max_probability``); Schuster et al. 2022, "CALM" (``margin``,
@@ -49,4 +50,7 @@ class ConfidenceThreshold(Policy):
                 f"{self.options.measure} compares classes, but this model estimates a number; choose the measure "
                 "saturation, or the policy patience"
             )
-        return score_confidence(self.options.measure, at_least_float32(visit.log_prob))
+        log_probs, temperature = at_least_float32(visit.log_prob), self.options.temperature_of(visit.index)
+        if temperature != 1:
+            log_probs = (log_probs / temperature).log_softmax(-1)
+        return score_confidence(self.options.measure, log_probs)

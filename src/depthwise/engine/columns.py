@@ -33,13 +33,13 @@ class Columns:
         """These columns of all rows, as they lie in the table."""
         return self._table[: self.num_rows, start - self._first : end - self._first]
 
-    def put(self, column: int, values: Float[Tensor, "R 1 C"], rows: Int[Tensor, "R"] | None = None) -> None:
+    def put(self, column: int, values: Float[Tensor, "R C"], rows: Int[Tensor, "R"] | None = None) -> None:
         """Write one column, of all rows or of some."""
         target = self._table[: self.num_rows, column - self._first]
         if rows is None:
-            target.copy_(values.squeeze(1))
+            target.copy_(values)
         else:
-            target.index_copy_(0, rows, values.squeeze(1).to(target.dtype))
+            target.index_copy_(0, rows, values.to(target.dtype))
 
     def put_at(self, rows: Int[Tensor, "..."], columns: Int[Tensor, "..."], values: Float[Tensor, "... C"]) -> None:
         """Write single places."""

@@ -6,7 +6,8 @@ import numpy as np
 
 from depthwise.engine.columns import Columns
 from depthwise.engine.rows import Rows, on_device
-from depthwise.engine.step_block import SourceMemory, StepBlock, selected
+from depthwise.engine.step_attention import SourceMemory, selected
+from depthwise.engine.step_block import StepBlock
 from depthwise.memory import Memory
 from depthwise.models.stack import Source
 from depthwise.shapes import Float, Int, Tensor
@@ -73,7 +74,7 @@ class DecoderState:
             return None
         if layer not in self._sources:
             assert self.source is not None
-            self._sources[layer] = SourceMemory(cross, self.source, self.rows_each)
+            self._sources[layer] = cross.remembered(self.source, self.rows_each)
         return self._sources[layer]
 
     def reorder(self, sources: np.ndarray) -> None:

@@ -37,7 +37,7 @@ class Generated:
     ``scores`` are the log-probabilities that the model gives these tokens or, from a beam, the scores of sequences.
     ``num_token_layers`` counts the blocks that ran for single tokens while these were made, the prompt aside, and
     ``num_filled`` what was done apart from that for tokens that had left (see ``fills``). ``seconds`` is all the time
-    that it took, of which ``encoder_seconds`` went to the source or the prompt.
+    that it took, of which ``encoder_seconds`` went to the source or the prompt. After ``num_steps`` all rows had ended.
     """
 
     tokens: Int[Tensor, "B M"]
@@ -47,6 +47,7 @@ class Generated:
     num_filled: int
     seconds: float
     encoder_seconds: float
+    num_steps: int
     prompt: Int[Tensor, "_b _t"] = field(repr=False)
 
     @property
@@ -74,11 +75,6 @@ class Decoding:
     """Generates with one model. What is made ready of its weights is kept until they change."""
 
     def __init__(self, model: Model) -> None:
-        if model.model.decoder is not None and model.model.decoder.latent is not None:
-            raise InputError(
-                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
-                "remove the layers that it does not use: depthwise prune"
-            )
         self.model = model
         self._prepared: Prepared | None = None
 
@@ -100,13 +96,18 @@ class Decoding:
         leaves at most ``max_pending`` of them behind, and runs prompts to the end of the stack.
         """
         check_fill(fill, max_pending)
+        if "decoder" in self.model.latent_layers():
+            raise InputError(
+                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
+                "remove the layers that it does not use: depthwise prune"
+            )
         if self.model.training:
             raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
-        begin, search = time.perf_counter(), SearchOptions.of(self.model.generation_config, options)
+        begin, search = self._now(), SearchOptions.of(self.model.generation_config, options)
         start = self._start(input_ids, attention_mask, encoder_outputs, search)
         prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
         earlier = self._earlier(prepared, start, fill)
-        encoded = time.perf_counter()
+        encoded = self._now()
         with torch.inference_mode():
             state = self._state(prepared, start, beams, earlier, max_pending if fill == "recompute" else 0)
             filling = self._filling(state, fill, max_pending)
@@ -123,10 +124,17 @@ class Decoding:
             depths=found.depths.clone(),
             num_token_layers=filling.num_run,
             num_filled=filling.num_filled,
-            seconds=time.perf_counter() - begin,
+            seconds=self._now() - begin,
             encoder_seconds=encoded - begin,
+            num_steps=state.length + 1 - start.prompt.shape[1],
             prompt=start.prompt,
         )
+
+    def _now(self) -> float:
+        """Seconds on a clock, once the device has done what it was given."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+        return time.perf_counter()
 
     def _ready(self, num_rows: int) -> Prepared:
         if self._prepared is None or not self._prepared.is_current(num_rows):
@@ -164,7 +172,7 @@ class Decoding:
         if leaving is None or fill == "recompute":
             output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
         else:
-            steps = (torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1
+            steps = ((torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1).clamp(min=0)
             output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
         assert output.memories is not None
         return [layer.past for layer in output.memories]

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from depthwise.depth import Context, Plan, State, Visit
+from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.memory import Places
 from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
@@ -23,6 +24,7 @@ class CompactEncoder:
 
     def __init__(self) -> None:
         self.token_layers = 0
+        self._blocks = PackedBlocks()
 
     def __call__(
         self,
@@ -34,19 +36,17 @@ class CompactEncoder:
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
-        if plan is None and leaving is not None and leaving.policy.plans:
-            planned = leaving.policy.plan(_context(leaving, steps, valid)).expand(x.shape[:2])
-            plan = Plan.of_depths(planned if valid is None else planned * valid, stack.num_layers)
+        plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.cpu()
-        if plan is None and leaving is None and bool(real.all()):
+        if plan is None and leaving is None and not packs(stack) and bool(real.all()):
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)
         places = real.flatten().nonzero().squeeze(1)
         there = places.to(x.device, non_blocking=True)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
-        walk = _Walk(stack, packed, places // x.shape[1])
+        walk = _Walk(stack, self._blocks, packed, places // x.shape[1])
         if plan is not None:
-            weights = None if plan.weight is None else plan.weight.to(x.device).flatten(1)[:, there]
+            weights = None if plan.weight is None else plan.weight.to(x.device, non_blocking=True).flatten(1)[:, there]
             _run_plan(walk, plan.run.cpu().flatten(1)[:, places], weights)
         elif leaving is not None:
             question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
@@ -68,8 +68,8 @@ class _Walk:
     ``origin`` says where the tokens that are still of use stood at the start.
     """
 
-    def __init__(self, stack: Stack, x: Float[Tensor, "1 N D"], rows: Int[Tensor, "N"]) -> None:
-        self.stack, self.x = stack, x
+    def __init__(self, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Int[Tensor, "N"]) -> None:
+        self.stack, self.x, self._blocks = stack, x, blocks
         self.rows, self.origin = _numbered(rows), torch.arange(len(rows))
         self._done = x
         self._depths = torch.zeros(len(rows), dtype=torch.long)
@@ -78,7 +78,7 @@ class _Walk:
         """One block for some tokens, or for all."""
         device = self.x.device
         places = Places(self.rows, readers, device)
-        after = self.stack.block(layer).run_packed(self.x, places, weight)
+        after = self._blocks.block(self.stack, layer).run_packed(self.x, places, weight)
         if readers is None:
             self.x = after
             self._depths[self.origin] += 1
@@ -124,7 +124,7 @@ def _run_plan(walk: _Walk, run: Bool[Tensor, "L N"], weights: Float[Tensor, "L N
         weight = None
         if weights is not None:
             chosen = walk.origin if readers is None else walk.origin[readers]
-            weight = weights[layer].index_select(0, chosen.to(weights.device)).unsqueeze(0)
+            weight = weights[layer].index_select(0, chosen.to(weights.device, non_blocking=True)).unsqueeze(0)
         walk.run(layer, readers, weight)
 
 
@@ -164,6 +164,7 @@ class _Question:
         leaving, there = self._leaving, running.to(walk.x.device, non_blocking=True)
         x = walk.x if len(running) == walk.x.shape[1] else walk.x.index_select(1, there)
         states = walk.stack.normalized(x, depth)
+        states = states.clone() if states is walk.x else states  # which is written in place while these are remembered
         origin = walk.origin[running]
         self._go_on_with(origin, axis=1)
         steps = self._steps.index_select(0, origin.to(self._steps.device, non_blocking=True)).unsqueeze(0)
@@ -199,6 +200,16 @@ class _Question:
             self._before = self._before.index_select(axis, kept)
             self._memory = {name: value.index_select(axis, kept) for name, value in self._memory.items()}
         self._asked = origin
+
+
+def planned(
+    stack: Stack, leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None
+) -> Plan | None:
+    """What a policy plans for a padded batch; none where it decides on the way."""
+    if not leaving.policy.plans:
+        return None
+    depths = leaving.policy.plan(_context(leaving, steps, valid)).expand(steps.shape)
+    return Plan.of_depths(depths if valid is None else depths * valid, stack.num_layers)
 
 
 def _context(leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None) -> Context:

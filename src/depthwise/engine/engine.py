@@ -1,49 +1,94 @@
 """The engine: a model that computes only what is asked of it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
+from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
-from depthwise.engine.encoder import CompactEncoder
+from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
+from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.executing import executed_by
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.shapes import Int, Tensor
 
 
 class Engine:
     """Runs a model for prediction so that depth saved is time saved, at any batch size.
 
     Calling it gives what the model itself says of the same inputs (classification, tagging, answers, filling in masks);
-    its encoder computes neither padding nor tokens that have left. ``generate`` gives the tokens of the model's own
-    ``generate`` from a memory that is written in place. ``token_layers`` counts the blocks that tokens of encoders have
-    run so far.
+    its encoder computes neither padding nor tokens that have left, where that saves time (``choosing``). ``generate``
+    gives the tokens of the model's own ``generate`` from a memory that is written in place. ``token_layers`` counts the
+    blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
+    ``executed_by(engine.executor)``, those of any call.
     """
 
     def __init__(self, model: DepthwisePreTrainedModel) -> None:
         self.model = model.eval()
-        self._encoder = CompactEncoder()
+        self.executor = ChosenEncoder()
         self._decoding: Decoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
             self._decoding = Decoding(model)
 
     @property
     def token_layers(self) -> int:
-        return self._encoder.token_layers
+        return self.executor.token_layers
 
     @torch.inference_mode()
     def __call__(self, *arguments: Any, **options: Any) -> DepthwiseOutput:
         """What the model itself says of the same inputs."""
-        with executed_by(self._encoder):
+        with executed_by(self.executor):
             output: DepthwiseOutput = self.model(*arguments, **options)
         return output
 
-    def generate(self, *arguments: Any, **options: Any) -> Generated:
-        """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options."""
+    def generate(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        rows_at_once: int | None = None,
+        tokens_at_once: int | None = None,
+        **options: Any,
+    ) -> Generated:
+        """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options.
+
+        With ``rows_at_once`` or ``tokens_at_once`` they are made in batches of at most so many rows, or tokens of input
+        with their padding: rows of similar depth together, where the policy plans for sequences, and of similar length.
+        """
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
-        with executed_by(self._encoder):
-            return self._decoding.generate(*arguments, **options)
+        room = Room(rows_at_once, tokens_at_once)
+        with executed_by(self.executor):
+            if input_ids is None or room == Room():
+                return self._decoding.generate(input_ids, attention_mask, **options)
+            if options.get("encoder_outputs") is not None:
+                raise InputError("encoder_outputs are of one batch; leave out rows_at_once and tokens_at_once")
+            return generate_in_batches(self._decoding, room, input_ids, attention_mask, options)
+
+    @property
+    def plans_sequences(self) -> bool:
+        """Whether the depth of a whole text is known before it is generated, so that batches can be made by it."""
+        return self._decoding is not None and self.can_generate() and plans_sequences(self._decoding.model)
+
+    def can_generate(self, options: Iterable[str] = ()) -> bool:
+        """Whether ``generate`` is for this model and knows these options, and those that its generation config sets.
+
+        It is not for models without a decoder, nor for those with gates on its layers or gates that differ between
+        languages, nor for those that are sharded over several processes, whose weights are together only while the
+        model itself runs.
+        """
+        gates = self.model.latent_layers()
+        has_gates = "decoder" in gates or any(len(of_side.languages) > 1 for of_side in gates.values())
+        is_sharded = any(isinstance(module, FSDPModule) for module in self.model.modules())
+        return (
+            self._decoding is not None
+            and not is_sharded
+            and not has_gates
+            and not unknown_options(options_set_in(self._decoding.model.generation_config), options)
+        )

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from depthwise.engine.decoder_state import DecoderState
-from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.rows import Pending, Rows, on_device
 from depthwise.engine.step_mixers import Late
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Tensor
@@ -36,10 +36,10 @@ class Fill(ABC):
         self.num_run = self.num_filled = 0
 
     @abstractmethod
-    def run(self, layer: int, x: Float[Tensor, "R 1 D"], rows: Rows) -> Float[Tensor, "R 1 D"]:
+    def run(self, layer: int, x: Float[Tensor, "R D"], rows: Rows) -> Float[Tensor, "R D"]:
         """The states of these rows after a block."""
 
-    def finish(self, x: Float[Tensor, "B 1 D"]) -> None:
+    def finish(self, x: Float[Tensor, "B D"]) -> None:
         """The column is done; ``x`` are the states in which its tokens left."""
         state = self.state
         if state.states is not None:
@@ -51,7 +51,7 @@ class Fill(ABC):
         state, column = self.state, self.state.length
         block, memory = state.blocks[layer], state.memories[layer]
         self.num_run += len(rows)
-        state.written[layer, rows.numbers] = column + 1
+        rows.set(state.written[layer], column + 1)
         return block.run(
             x,
             lambda entered: block.mixer.step(memory, entered, rows, column, state.padding, late),
@@ -73,8 +73,10 @@ class _CopyFill(Fill):
     def _missing(self, layer: int, rows: Rows, end: int) -> Late | None:
         """What has to be written before somebody may read the columns before ``end`` of these rows."""
         state = self.state
-        block, begins = state.blocks[layer], state.written[layer, rows.numbers]
-        state.written[layer, rows.numbers] = end
+        block, begins = state.blocks[layer], rows.get(state.written[layer])
+        if len(rows) == 0 or begins.min() == end:
+            return None
+        rows.set(state.written[layer], end)
         if not block.mixer.folds and block.mixer.reach is not None:
             begins = np.maximum(begins, end - block.mixer.reach)
         counts = end - begins
@@ -86,7 +88,7 @@ class _CopyFill(Fill):
         columns = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(begins, counts)
         of_row, of_column = (on_device(places, state.device) for places in (np.repeat(rows.numbers, counts), columns))
         self.num_filled += total
-        return Late(block.enter(state.states.at(of_row, of_column).unsqueeze(1)), of_row, of_column)
+        return Late(block.enter(state.states.at(of_row, of_column)), of_row, of_column)
 
 
 class CopyEager(_CopyFill):
@@ -123,7 +125,7 @@ class Recompute(Fill):
 
     def run(self, layer: int, x: Tensor, rows: Rows) -> Tensor:
         state, column = self.state, self.state.length
-        if bool((state.written[layer, rows.numbers] == column).all()):
+        if rows.get(state.written[layer]).min() == column:
             return self._step(layer, x, rows)
         assert state.states is not None
         state.states.put(column, x, rows.selection)
@@ -142,28 +144,26 @@ class Recompute(Fill):
             if len(behind):
                 self._catch_up(layer, behind, self.state.length - 1)
 
-    def _catch_up(self, layer: int, rows: Rows, column: int, num_own: int = 0) -> Float[Tensor, "R 1 D"]:
+    def _catch_up(self, layer: int, rows: Rows, column: int, num_own: int = 0) -> Float[Tensor, "R D"]:
         """Run a block for all columns up to this one that have not; returns the states of this one.
 
         The last ``num_own`` of them run it in their own time.
         """
         state = self.state
-        block, memory, begins = state.blocks[layer], state.memories[layer], state.written[layer, rows.numbers]
-        counts = column + 1 - begins
-        state.written[layer, rows.numbers] = column + 1
-        self.num_filled += int(counts.sum()) - num_own * len(rows)
-        span = int(begins.min()), column + 1
-        columns = on_device(np.minimum(begins[:, None] + np.arange(counts.max()), column), state.device)
-        of_row = rows.index.unsqueeze(1)
+        block, memory = state.blocks[layer], state.memories[layer]
+        pending = Pending(rows, rows.get(state.written[layer]), column + 1)
+        rows.set(state.written[layer], column + 1)
+        self.num_filled += int(pending.counts.sum()) - num_own * len(rows)
         assert state.states is not None
         x = block.run(
-            state.states.at(of_row, columns),
-            lambda entered: block.mixer.chunk(memory, entered, rows, columns, span, state.padding),
+            state.states.at(pending.of_row, pending.columns),
+            lambda entered: block.mixer.chunk(memory, entered, pending, state.padding),
             state.source_of(layer),
             rows,
+            pending,
         )
-        state.states.put_at(of_row, columns, x)
-        return x[:, -1:]
+        state.states.put_at(pending.of_row, pending.columns, x)
+        return x.index_select(0, pending.last)
 
 
 FILLS: dict[str, type[Fill]] = {"eager": CopyEager, "deferred": CopyDeferred, "recompute": Recompute}

@@ -30,7 +30,7 @@ class Packer:
     def weights(self, weight: Float[Tensor, "_o _i"], bias: Float[Tensor, "_o"] | None) -> Map:
         """One map from its weights."""
         outputs, inputs = weight.shape
-        if not _can_pack(weight) or (self.num_rows == 1 and outputs < inputs):
+        if not can_pack(weight) or (self.num_rows == 1 and outputs < inputs):
             return lambda x: F.linear(x, weight, bias)
         if self.num_rows == 1:
             return _transposed(weight, bias)
@@ -46,7 +46,8 @@ def _joined(maps: tuple[nn.Linear, ...]) -> tuple[Tensor, Tensor | None]:
     return torch.cat(weights), torch.cat([bias.detach() for bias in biases])
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack(weight: Tensor) -> bool:
+    """Whether there is a faster order for these weights."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
@@ -59,3 +60,18 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Map:
         return y.view(*x.shape[:-1], -1)
 
     return run
+
+
+class Weights:
+    """The weights of modules, in which changes can be seen: their places, and how often each was changed in place."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self._owners = [part for module in modules for part in module.modules() if part._parameters]
+        self._versions = self._now()
+
+    def are_as_they_were(self) -> bool:
+        return self._now() == self._versions
+
+    def _now(self) -> list[tuple[int, int]]:
+        found = [weight for owner in self._owners for weight in owner._parameters.values() if weight is not None]
+        return [(weight.data_ptr(), weight._version) for weight in found]

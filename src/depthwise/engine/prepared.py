@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from depthwise.engine.linear_maps import Map, Packer
+from depthwise.engine.linear_maps import Map, Packer, Weights
 from depthwise.engine.step_block import StepBlock
 from depthwise.engine.step_embedding import StepEmbedding
 from depthwise.models.adaptive import AdaptiveHead
@@ -26,7 +26,7 @@ class Prepared:
         self.scores_are_normalized = isinstance(model.head, AdaptiveHead)
         self.embedding = StepEmbedding(self.decoder.embedding, self.decoder.max_positions)
         self._heads: dict[int, Map] = {}
-        self._weights = _versions(model)
+        self._weights = Weights(self.decoder, model.head, model.exit_heads)
 
     @property
     def has_one_head(self) -> bool:
@@ -41,15 +41,10 @@ class Prepared:
 
     def is_current(self, num_rows: int) -> bool:
         """Whether weights are as they were, and packed for so many rows."""
-        return (num_rows == 1) == (self._pack.num_rows == 1) and _versions(self.model) == self._weights
+        return (num_rows == 1) == (self._pack.num_rows == 1) and self._weights.are_as_they_were()
 
     def _ready(self, head: nn.Module) -> Map:
         if not isinstance(head, LanguageHead):
             return head
         scored, transform = self._pack(head), head.transform
         return scored if transform is None else lambda hidden: scored(transform(hidden))
-
-
-def _versions(model: nn.Module) -> list[tuple[int, int]]:
-    """Where each weight lies and how often it was changed in place."""
-    return [(weight.data_ptr(), weight._version) for weight in model.parameters()]

@@ -28,19 +28,20 @@ class Restrictions:
         """Scores, changed in place, after ``made`` tokens; ``of_prompt`` says which prompt each row belongs to."""
         options, num_made = self.options, made.shape[1]
         ids = self.ids(made, of_prompt) if self._looks_back else made
-        of_ends = scores[:, self.ends]
+        of_ends = scores.index_select(1, self.ends)
         if options.no_repeat_ngram_size:
             block_repeats(scores, ids, options.no_repeat_ngram_size)
         if num_made < self.num_least and len(self.ends):
-            scores[:, self.ends] = -torch.inf
+            scores.index_fill_(1, self.ends, -torch.inf)
         if self.suppressed is not None:
-            scores[:, self.suppressed] = -torch.inf
+            scores.index_fill_(1, self.suppressed, -torch.inf)
         for process in options.logits_processor:
             scores = process(ids, scores)
         if self.limits is not None:
-            must_end = (self.limits[of_prompt] <= num_made + 1).unsqueeze(1)
+            must_end = (self.limits.index_select(0, of_prompt) <= num_made + 1).unsqueeze(1)
             scores = scores.masked_fill(must_end, -torch.inf)
-            scores[:, self.ends] = torch.where(must_end, of_ends, scores[:, self.ends])
+            kept = torch.where(must_end, of_ends, scores.index_select(1, self.ends))
+            scores.index_copy_(1, self.ends, kept)
         for process in self.sampling:
             scores = process(ids, scores)
         return scores

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from depthwise.shapes import Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +41,86 @@ class Rows:
         """The rows for which ``wanted`` (one truth value each) holds."""
         return Rows(self.numbers[wanted], self.num_all, self.device)
 
+    def get(self, values: np.ndarray) -> np.ndarray:
+        """Their part of what the host knows of all rows; a copy."""
+        return values.copy() if self.are_all else values[self.numbers]
+
+    def set(self, values: np.ndarray, value: int) -> None:
+        """Change their part of it."""
+        if self.are_all:
+            values.fill(value)
+        else:
+            values[self.numbers] = value
+
     def of(self, table: Tensor) -> Tensor:
         """Their part of a tensor that has all rows."""
         return table if self.are_all else table.index_select(0, self.index)
 
 
-def on_device(numbers: np.ndarray, device: torch.device) -> Int[Tensor, "..."]:
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """The columns of some rows from ``begins`` (one for each) to ``end``: M of them, one row after the other."""
+
+    rows: Rows
+    begins: np.ndarray
+    end: int
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        counts: np.ndarray = self.end - self.begins
+        return counts
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        """Which one of its row each is, from 0."""
+        ranks: np.ndarray = np.arange(self.counts.sum()) - np.repeat(self.counts.cumsum() - self.counts, self.counts)
+        return ranks
+
+    @cached_property
+    def of_row(self) -> Int[Tensor, "M"]:
+        return on_device(np.repeat(self.rows.numbers, self.counts), self.rows.device)
+
+    @cached_property
+    def columns(self) -> Int[Tensor, "M"]:
+        return on_device(self._ranks + np.repeat(self.begins, self.counts), self.rows.device)
+
+    @cached_property
+    def last(self) -> Int[Tensor, "R"]:
+        """Where the last of each row stands."""
+        return on_device(self.counts.cumsum() - 1, self.rows.device)
+
+    # One row for each, as long as the longest: what attention and averages need
+
+    @property
+    def most(self) -> int:
+        return int(self.counts.max())
+
+    @cached_property
+    def _slots(self) -> Int[Tensor, "M"]:
+        starts = np.repeat(np.arange(len(self.rows)) * self.most, self.counts)
+        return on_device(starts + self._ranks, self.rows.device)
+
+    @cached_property
+    def is_there(self) -> Bool[Tensor, "R P"]:
+        return on_device(np.arange(self.most) < self.counts[:, None], self.rows.device)
+
+    @cached_property
+    def column_grid(self) -> Int[Tensor, "R P"]:
+        """The columns; the last one where there is none."""
+        columns = np.minimum(self.begins[:, None] + np.arange(self.most), self.end - 1)
+        return on_device(columns, self.rows.device)
+
+    def grid(self, x: Float[Tensor, "M C"]) -> Float[Tensor, "R P C"]:
+        """Zeros behind the last of a row."""
+        size = len(self.rows) * self.most
+        spread = x if len(x) == size else x.new_zeros(size, x.shape[1]).index_copy_(0, self._slots, x)
+        return spread.view(len(self.rows), self.most, -1)
+
+    def flat(self, grid: Float[Tensor, "R P C"]) -> Float[Tensor, "M C"]:
+        """The way back."""
+        return grid.flatten(0, 1).index_select(0, self._slots)
+
+
+def on_device(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Numbers of the host as a tensor; nobody waits for the device."""
     return torch.from_numpy(numbers).to(device, non_blocking=True)

@@ -1,6 +1,6 @@
 """How text is searched for: the options of Transformers' ``generate`` that the engine knows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -50,16 +50,12 @@ class SearchOptions:
     @classmethod
     def of(cls, config: GenerationConfig, given: dict[str, Any]) -> "SearchOptions":
         """What was given, before what the generation config of a model says; ``InputError`` names what is unknown."""
-        known = {option.name for option in fields(cls)}
-        unknown = sorted(name for name in given if name not in known)
-        set_before = {
-            name: value for name, value in config.to_diff_dict().items() if value is not None and value is not False
-        }
-        unknown += sorted(name for name in set_before if name not in known | HARMLESS)
-        if unknown:
+        set_before = options_set_in(config)
+        if unknown := unknown_options(set_before, given):
             raise InputError(
                 f"the engine knows no {', '.join(unknown)}; leave it out, or search with the model's own generate"
             )
+        known = {option.name for option in fields(cls)}
         has_default = {option.name for option in fields(cls) if option.default is not None}
         chosen = {name: value for name, value in set_before.items() if name in known}
         chosen |= {name: value for name, value in given.items() if value is not None or name not in has_default}
@@ -119,3 +115,14 @@ class SearchOptions:
         if self.min_new_tokens is not None:
             return self.min_new_tokens
         return 0 if self.min_length is None else max(0, self.min_length - prompt_length)
+
+
+def unknown_options(set_before: Iterable[str], given: Iterable[str]) -> list[str]:
+    """What the engine knows nothing about, among options that are given and those that a generation config sets."""
+    known = {option.name for option in fields(SearchOptions)}
+    return sorted(set(given) - known) + sorted(set(set_before) - known - HARMLESS)
+
+
+def options_set_in(config: GenerationConfig) -> dict[str, Any]:
+    """What a generation config says that is not the default."""
+    return {name: value for name, value in config.to_diff_dict().items() if value is not None and value is not False}

@@ -17,15 +17,15 @@ class StepEmbedding:
 
     def __call__(
         self, ids: Int[Tensor, "B"], step: int, padding: Int[Tensor, "B"] | None = None
-    ) -> Float[Tensor, "B 1 D"]:
+    ) -> Float[Tensor, "B D"]:
         """States of the tokens in this column; ``padding`` counts the columns before the first token of each row."""
         embedding = self.embedding
-        x = embedding.scale * embedding.tokens(ids.unsqueeze(1))
+        x = embedding.scale * embedding.tokens(ids.unsqueeze(1)).squeeze(1)
         if embedding.positions is not None:
             if step >= len(self._positions):
                 self._positions = self._of_steps(2 * step)
             known = self._positions.to(x.dtype)
-            x = x + (known[step] if padding is None else known[step - padding].unsqueeze(1))
+            x = x + (known[step] if padding is None else known[step - padding])
         if embedding.token_types is not None:
             x = x + embedding.token_types.weight[0]
         if embedding.norm is not None:

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from depthwise.engine.columns import Columns, RunningSum
 from depthwise.engine.linear_maps import Packer
-from depthwise.engine.rows import Rows
+from depthwise.engine.rows import Pending, Rows
 from depthwise.kernels import normalize
 from depthwise.kernels.weights import at_least_float32
-from depthwise.memory import AverageMemory, InputMemory, KeyValueMemory, Memory
-from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv, Mixer, SelfAttention
+from depthwise.memory import AverageMemory, InputMemory, Memory
+from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -31,7 +31,7 @@ SPREAD_FROM = 0.4
 class Late:
     """Places that are written only now, with the states that enter the mixer there."""
 
-    entered: Float[Tensor, "M 1 D"]
+    entered: Float[Tensor, "M D"]
     rows: Int[Tensor, "M"]
     columns: Int[Tensor, "M"]
 
@@ -55,7 +55,7 @@ class StepMixer(ABC, Generic[M]):
     @abstractmethod
     def step(
         self, memory: M, entered: Tensor, rows: Rows, column: int, padding: Tensor | None, late: Late | None
-    ) -> Float[Tensor, "R 1 D"]:
+    ) -> Float[Tensor, "R D"]:
         """Write the newest column of some rows, together with what comes late, and read for it.
 
         ``padding`` counts the columns before the first token of each row.
@@ -63,25 +63,16 @@ class StepMixer(ABC, Generic[M]):
 
     @abstractmethod
     def chunk(
-        self,
-        memory: M,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Float[Tensor, "R P D"]:
-        """The same for several columns (R, P) of each row within ``span``, rising.
-
-        Rows with fewer than others have their last column several times.
-        """
+        self, memory: M, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        """The same for all columns that are pending."""
 
     @abstractmethod
     def load(self, memory: M, past: Memory, end: int) -> None:
         """Take over what the masked executor remembers of the columns before ``end``."""
 
 
-class _WithColumns(StepMixer[Columns]):
+class WithColumns(StepMixer[Columns]):
     """Mixers that remember a vector of every column."""
 
     width: int
@@ -91,15 +82,11 @@ class _WithColumns(StepMixer[Columns]):
         return Columns(like, num_rows, self.width, None if self.reach is None else self.reach + slack)
 
     @abstractmethod
-    def written(self, entered: Float[Tensor, "R P D"]) -> Float[Tensor, "R P C"]:
+    def written(self, entered: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
         """What columns leave behind."""
 
-    @abstractmethod
-    def as_memory(self, columns: Float[Tensor, "R L C"], valid: Bool[Tensor, "R L"] | None) -> Memory:
-        """Columns in the form that mixers know."""
-
     def write(self, memory: Columns, late: Late) -> None:
-        memory.put_at(late.rows, late.columns, self.written(late.entered).squeeze(1))
+        memory.put_at(late.rows, late.columns, self.written(late.entered))
 
     def put(self, memory: Columns, entered: Tensor, rows: Rows, column: int, late: Late | None) -> Tensor:
         """Write the newest column and what comes late, in one product; returns what the newest column left."""
@@ -107,25 +94,9 @@ class _WithColumns(StepMixer[Columns]):
             written = self.written(entered)
         else:
             earlier, written = self.written(torch.cat([late.entered, entered])).split([len(late.rows), len(rows)])
-            memory.put_at(late.rows, late.columns, earlier.squeeze(1))
+            memory.put_at(late.rows, late.columns, earlier)
         memory.put(column, written, rows.selection)
         return written
-
-    def chunk(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Tensor:
-        memory.put_at(rows.index.unsqueeze(1), columns, self.written(entered))
-        start = self.seen_from(span[0])
-        seen = rows.of(memory.between(start, span[1]))
-        valid = None if padding is None else self.is_real(seen, rows.of(padding), start)
-        mixed: Tensor = self.mixer.read(entered, self.as_memory(seen, valid), columns - start)
-        return mixed
 
     def is_real(self, seen: Tensor, padding: Int[Tensor, "R"], start: int) -> Bool[Tensor, "R L"]:
         """Which of the columns from ``start`` on are no padding."""
@@ -136,21 +107,21 @@ class _WithColumns(StepMixer[Columns]):
         return 0 if self.reach is None else max(0, column - self.reach)
 
 
-class AttentionStep(_WithColumns):
-    """Self-attention. A column is its key and its value."""
+class _WithInputs(WithColumns):
+    """Mixers that remember what enters a convolution; that of padding is 0."""
 
-    def __init__(self, mixer: SelfAttention, pack: Packer) -> None:
-        project = mixer.projections
-        self.mixer, self.reach = mixer, mixer.reach
-        self.num_heads, self.width = project.num_heads, 2 * project.query.out_features
-        self.query, self.out = pack(project.query), pack(project.out)
-        self.keys_values = pack(project.key, project.value)
+    @abstractmethod
+    def convolved(
+        self,
+        entered: Float[Tensor, "M D"],
+        written: Float[Tensor, "M C"],
+        seen: Float[Tensor, "M L C"],
+        real: Bool[Tensor, "M L"] | None,
+    ) -> Float[Tensor, "M D"]:
+        """What columns take of the last L up to their own; ``real`` says which of these are tokens, none that all are.
 
-    def written(self, entered: Tensor) -> Tensor:
-        return self.keys_values(entered)
-
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> KeyValueMemory:
-        return KeyValueMemory(*keys_values(columns, self.num_heads), valid)
+        Fewer than the kernel is wide stand at the beginning of a text.
+        """
 
     def step(
         self,
@@ -161,29 +132,25 @@ class AttentionStep(_WithColumns):
         padding: Tensor | None,
         late: Late | None = None,
     ) -> Tensor:
-        self.put(memory, entered, rows, column, late)
+        written = self.put(memory, entered, rows, column, late)
         start = self.seen_from(column)
-        seen, queries = memory.between(start, column + 1), self.query(entered)
-        spreads = not rows.are_all and len(rows) >= SPREAD_FROM * rows.num_all
-        if spreads:
-            queries = queries.new_zeros(rows.num_all, 1, queries.shape[-1]).index_copy_(0, rows.index, queries)
-        elif not rows.are_all:
-            seen, padding = seen.index_select(0, rows.index), None if padding is None else rows.of(padding)
-        mask = None if padding is None else mask_of(self.is_real(seen, padding, start), seen.dtype)
-        mixed = attend_columns(queries, seen, self.num_heads, mask)
-        return self.out(mixed.index_select(0, rows.index) if spreads else mixed)
+        seen = rows.of(memory.between(start, column + 1))
+        real = None if padding is None else self.is_real(seen, rows.of(padding), start)
+        return self.convolved(entered, written, seen, real)
 
-    def load(self, memory: Columns, past: Memory, end: int) -> None:
-        assert isinstance(past, KeyValueMemory)
-        joined = torch.cat([past.keys.transpose(1, 2).flatten(2), past.values.transpose(1, 2).flatten(2)], dim=-1)
-        memory.between(end - past.length, end).copy_(joined)
-
-
-class _WithInputs(_WithColumns):
-    """Mixers that remember what enters a convolution."""
-
-    def as_memory(self, columns: Tensor, valid: Tensor | None) -> InputMemory:
-        return InputMemory(columns, valid)
+    def chunk(
+        self, memory: Columns, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        assert self.reach is not None
+        written = self.written(entered)
+        memory.put_at(pending.of_row, pending.columns, written)
+        window = torch.arange(-self.reach, 1, device=entered.device)
+        columns = pending.columns.unsqueeze(1) + window
+        first = 0 if padding is None else padding.index_select(0, pending.of_row).unsqueeze(1)
+        real = columns >= first
+        start = self.seen_from(int(pending.begins.min()))
+        seen = memory.at(pending.of_row.unsqueeze(1), columns.clamp(min=start))
+        return self.convolved(entered, written, seen.masked_fill(~real.unsqueeze(-1), 0), real)
 
     def load(self, memory: Columns, past: Memory, end: int) -> None:
         assert isinstance(past, InputMemory)
@@ -209,35 +176,23 @@ class ConvolutionStep(_WithInputs):
         x = self.into(entered)
         return F.glu(x) if self.options.glu else x
 
-    def step(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        column: int,
-        padding: Tensor | None,
-        late: Late | None = None,
-    ) -> Tensor:
-        written = self.put(memory, entered, rows, column, late)
-        start = self.seen_from(column)
-        seen = at_least_float32(rows.of(memory.between(start, column + 1)))
+    def convolved(self, entered: Tensor, written: Tensor, seen: Tensor, real: Tensor | None) -> Tensor:
+        seen = at_least_float32(seen)
         kernel = self._kernels(entered, written)[..., self.options.kernel_size - seen.shape[1] :].to(seen.dtype)
         by_head = seen.unflatten(-1, (self.options.num_heads, -1))
         mixed = (by_head * kernel.transpose(1, 2).unsqueeze(-1)).sum(1).flatten(1)
         if self.options.renormalize_padding:
-            if padding is not None:
-                kernel = kernel * self.is_real(seen, rows.of(padding), start).unsqueeze(1)
-            mass = kernel.sum(-1)
+            mass = (kernel if real is None else kernel * real.unsqueeze(1)).sum(-1)
             mass = mass.masked_fill(mass == 0, 1).repeat_interleave(self.width // self.options.num_heads, dim=-1)
             mixed = mixed / mass
-        mixed = mixed.to(entered.dtype).unsqueeze(1)
+        mixed = mixed.to(entered.dtype)
         return self.out(mixed if self.mixer.conv_bias is None else mixed + self.mixer.conv_bias)
 
     def _kernels(self, entered: Tensor, written: Tensor) -> Float[Tensor, "_r H K"]:
         if not self.is_dynamic:
             return self.kernel
         assert isinstance(self.mixer, DynamicConv)
-        logits = self.predict(entered if self.mixer.from_layer_input else written).squeeze(1)
+        logits = self.predict(entered if self.mixer.from_layer_input else written)
         return normalize(logits.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
 
 
@@ -251,19 +206,9 @@ class FullConvolutionStep(_WithInputs):
     def written(self, entered: Tensor) -> Tensor:
         return entered
 
-    def step(
-        self,
-        memory: Columns,
-        entered: Tensor,
-        rows: Rows,
-        column: int,
-        padding: Tensor | None,
-        late: Late | None = None,
-    ) -> Tensor:
-        self.put(memory, entered, rows, column, late)
+    def convolved(self, entered: Tensor, written: Tensor, seen: Tensor, real: Tensor | None) -> Tensor:
         assert self.reach is not None
-        seen = rows.of(memory.between(self.seen_from(column), column + 1))
-        return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1)).unsqueeze(1)
+        return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1))
 
 
 class AverageStep(StepMixer[RunningSum]):
@@ -280,7 +225,7 @@ class AverageStep(StepMixer[RunningSum]):
         return RunningSum(like, num_rows, self.mixer.hidden.in_features)
 
     def write(self, memory: RunningSum, late: Late) -> None:
-        memory.add(late.rows, late.entered.squeeze(1))
+        memory.add(late.rows, late.entered)
 
     def step(
         self,
@@ -293,67 +238,26 @@ class AverageStep(StepMixer[RunningSum]):
     ) -> Tensor:
         if late is not None:
             self.write(memory, late)
-        memory.add(rows.selection, entered.squeeze(1))
+        memory.add(rows.selection, entered)
         total = rows.of(memory.total)
         count: Tensor | int = column + 1 if padding is None else (column + 1 - rows.of(padding)).unsqueeze(1)
-        mean = (total / count).to(entered.dtype).unsqueeze(1)
+        mean = (total / count).to(entered.dtype)
         context = self.out(F.relu(self.hidden(mean)))
         keep, take = self.gates(torch.cat([entered, context], dim=-1)).sigmoid().chunk(2, dim=-1)
         return keep * entered + take * context
 
     def chunk(
-        self,
-        memory: RunningSum,
-        entered: Tensor,
-        rows: Rows,
-        columns: Tensor,
-        span: tuple[int, int],
-        padding: Tensor | None,
-    ) -> Tensor:
-        is_new = F.pad(columns[:, 1:] > columns[:, :-1], (1, 0), value=True)
-        before = columns[:, :1] if padding is None else columns[:, :1] - rows.of(padding).unsqueeze(1)
+        self, memory: RunningSum, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+    ) -> Float[Tensor, "M D"]:
+        grid, is_new, rows = pending.grid(entered), pending.is_there, pending.rows
+        before = pending.column_grid[:, :1]
+        before = before if padding is None else before - rows.of(padding).unsqueeze(1)
         total = rows.of(memory.total).clone()
-        mixed: Tensor = self.mixer.read(entered, AverageMemory(entered, is_new, (total, before.to(total.dtype))))
-        memory.add(rows.index, at_least_float32(entered).masked_fill(~is_new.unsqueeze(-1), 0).sum(1))
-        return mixed
+        mixed: Tensor = self.mixer.read(grid, AverageMemory(grid, is_new, (total, before.to(total.dtype))))
+        memory.add(rows.index, at_least_float32(grid).sum(1))
+        return pending.flat(mixed)
 
     def load(self, memory: RunningSum, past: Memory, end: int) -> None:
         assert isinstance(past, AverageMemory)
         assert past.before is not None
         memory.total.copy_(past.before[0])
-
-
-def step_mixer(mixer: Mixer, pack: Packer) -> StepMixer[Any]:
-    """A mixer, ready for steps."""
-    if isinstance(mixer, SelfAttention):
-        return AttentionStep(mixer, pack)
-    if isinstance(mixer, AverageAttention):
-        return AverageStep(mixer, pack)
-    if isinstance(mixer, CNN):
-        return FullConvolutionStep(mixer, pack)
-    assert isinstance(mixer, ProjectedConv), f"{type(mixer).__name__} has no steps"
-    return ConvolutionStep(mixer, pack)
-
-
-def keys_values(columns: Float[Tensor, "B L C"], num_heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values (B, H, L, d) as they lie side by side in columns."""
-    keys, values = columns.unflatten(-1, (2, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    return keys, values
-
-
-def attend_columns(
-    queries: Float[Tensor, "B P D"],
-    columns: Float[Tensor, "B L C"],
-    num_heads: int,
-    mask: Float[Tensor, "B 1 1 L"] | None,
-) -> Float[Tensor, "B P D"]:
-    """Attention of every query over all columns of its row, but for those with a mask of -inf."""
-    keys, values = keys_values(columns, num_heads)
-    split = queries.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-    return F.scaled_dot_product_attention(split, keys, values, attn_mask=mask).transpose(1, 2).flatten(2)
-
-
-def mask_of(valid: Bool[Tensor, "B L"], dtype: torch.dtype) -> Float[Tensor, "B 1 1 L"]:
-    """What is added to scores of columns: 0, or -inf for padding."""
-    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill_(~valid, -torch.inf)
-    return mask[:, None, None, :]

@@ -78,15 +78,15 @@ class _Left:
     """Rows that left at one depth, with their states and, where a policy looked at them, their scores."""
 
     rows: Rows
-    x: Float[Tensor, "R 1 D"]
-    logits: Float[Tensor, "R 1 V"] | None
+    x: Float[Tensor, "R D"]
+    logits: Float[Tensor, "R V"] | None
     depth: int
 
 
 class _Walk:
     """The rows of one column on their way through the stack: those that run, and those that have left."""
 
-    def __init__(self, stepper: Stepper, x: Float[Tensor, "B 1 D"]) -> None:
+    def __init__(self, stepper: Stepper, x: Float[Tensor, "B D"]) -> None:
         self.stepper, self.prepared, self.stack = stepper, stepper.prepared, stepper.stack
         self.rows, self.x, self.depth = stepper.state.everybody, x, 0
         self.depths = np.zeros(len(x), dtype=np.int64)
@@ -117,7 +117,7 @@ class _Walk:
         context = whole
         for depth in self.stepper.exits[:-1]:
             self.run_to(depth)
-            hidden = self.stack.normalized(self.x, depth)
+            hidden = self.stack.normalized(self.x.unsqueeze(1), depth)
             visit = Visit(
                 depth=depth,
                 hidden=hidden,
@@ -139,7 +139,8 @@ class _Walk:
 
     def _scores(self, hidden: Float[Tensor, "R 1 D"]) -> Float[Tensor, "R 1 V"]:
         """Log-probabilities for the policy; those who leave then have their scores already."""
-        logits = self._logits = self.prepared.head_at(self.depth)(hidden)
+        logits = self.prepared.head_at(self.depth)(hidden)
+        self._logits = logits.squeeze(1)
         return logits if self.prepared.scores_are_normalized else precise(logits).log_softmax(-1)
 
     def leave(self, which: np.ndarray) -> None:
@@ -155,7 +156,7 @@ class _Walk:
             self.depths[rows.numbers] = self.depth
             self._left.append(_Left(rows, x, logits, self.depth))
 
-    def states(self) -> Float[Tensor, "B 1 D"]:
+    def states(self) -> Float[Tensor, "B D"]:
         """The state in which each row left."""
         return _joined([(left.rows, left.x) for left in self._left])
 
@@ -163,13 +164,13 @@ class _Walk:
         """Scores of each row by the exit where it left. A head that serves several exits runs once."""
         known = [(left.rows, left.logits) for left in self._left if left.logits is not None]
         others = [left for left in self._left if left.logits is None]
-        seen = [self.stack.normalized(left.x, left.depth) for left in others]
+        seen = [self.stack.normalized(left.x.unsqueeze(1), left.depth).squeeze(1) for left in others]
         if others and self.prepared.has_one_head:
             scores = self.prepared.head_at(self.stack.num_layers)(torch.cat(seen)).split([len(x) for x in seen])
         else:
             scores = tuple(self.prepared.head_at(left.depth)(x) for left, x in zip(others, seen, strict=True))
         known += [(left.rows, logits) for left, logits in zip(others, scores, strict=True)]
-        return _joined(known).squeeze(1)
+        return _joined(known)
 
 
 def _joined(parts: list[tuple[Rows, Tensor]]) -> Tensor:

@@ -25,6 +25,7 @@ from depthwise.evaluation.results import (
 )
 from depthwise.evaluation.runs import Run, by_policy, load_model, load_run, open_run, pick_device
 from depthwise.evaluation.streaming import Line, Reply, predict_lines, read_chunks, score_lines
+from depthwise.evaluation.temperatures import fitted_temperatures
 from depthwise.evaluation.timing import Timing, hardware, timed
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "contest",
     "evaluate_run",
     "evaluation_of",
+    "fitted_temperatures",
     "hardware",
     "in_words",
     "load_model",

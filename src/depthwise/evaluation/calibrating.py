@@ -37,8 +37,6 @@ from depthwise.metrics.risk import P_VALUES, check_levels, fewest_examples
 FEWEST_EXAMPLES = 20
 """A budget that is met on fewer says nothing about others."""
 NUM_HALVINGS = 5
-BOLDEST, STRICTEST = 0.0, 1.0
-"""Thresholds at which nearly everybody leaves, or nearly nobody, where those of a sweep do not go far enough."""
 SPREAD = 0.15
 """Deviation of random thresholds from those that they start from."""
 RISKS = ("answers", "quality")
@@ -103,8 +101,15 @@ class Trial:
 class Calibration:
     """A search for the setting of a run that reaches a goal."""
 
-    def __init__(self, run: Run, examples: Sequence[Example], goal: Goal, say: Say = lambda text: None) -> None:
-        self.run, self.examples, self.goal, self.say = run, examples, goal, say
+    def __init__(
+        self,
+        run: Run,
+        examples: Sequence[Example],
+        goal: Goal,
+        say: Say = lambda text: None,
+        temperatures: tuple[float, ...] = (),
+    ) -> None:
+        self.run, self.examples, self.goal, self.say, self.temperatures = run, examples, goal, say, temperatures
         self.metric = run.task.metrics[0]
         self.sign = -1 if self.metric in run.task.lower_is_better else 1
         self.exits = run.model.config.options.exit_depths
@@ -141,7 +146,7 @@ class Calibration:
     def by_budget(self, vectors: int = 0, policies: Iterable[PolicyConfig] | None = None) -> Trial:
         """The best setting of a sweep, of the gaps between its thresholds, and of random ones."""
         for options in policies_to_try(self.run) if policies is None else policies:
-            self.tried(options)
+            self.tried(_with_temperatures(options, self.temperatures))
         for family in {_family(options) for options in self.trials if _threshold(options) is not None}:
             self._halve(family)
         self._draw(vectors)
@@ -151,7 +156,7 @@ class Calibration:
         """Bring the strictest threshold that is too bold and the boldest that is not together."""
         wants_depth = self.goal.depth_budget is not None
         if not any(self._is_met(trial) for options, trial in self.trials.items() if _is_of(options, family)):
-            self.tried(_with_threshold(family, BOLDEST if wants_depth else STRICTEST))
+            self.tried(_with_threshold(family, _range(family)[0 if wants_depth else 1]))
         for _ in range(NUM_HALVINGS):
             known = sorted(
                 (_threshold(options) or 0.0, self._is_met(trial))
@@ -177,9 +182,10 @@ class Calibration:
                 return
             start = self.best(known).options
             assert isinstance(start, _WITH_VECTORS)
+            lowest, highest = _range(start)
             noise = generator.normal(scale=SPREAD, size=len(self.exits) - 1)
             drawn = [start.threshold_of(index) + float(off) for index, off in enumerate(noise)]
-            self.tried(replace(start, threshold=tuple(round(min(value, 1.0), 4) for value in drawn)))
+            self.tried(replace(start, threshold=tuple(round(min(max(each, lowest), highest), 4) for each in drawn)))
 
     # A promise
 
@@ -192,7 +198,7 @@ class Calibration:
         assert goal.risk is not None
         failed = (1.0, 1.0)
         for options in strict_to_bold(self.run, policy):
-            trial = self.tried(options)
+            trial = self.tried(_with_temperatures(options, self.temperatures))
             loss = float(self._losses(trial).mean())
             p_value = P_VALUES[goal.bound](loss, len(self.examples), goal.risk)
             self.say(f"  loss {loss:.4f}, p = {p_value:.4f}")
@@ -284,15 +290,17 @@ def calibrate(
     *,
     policy: PolicyConfig | None = None,
     vectors: int = 0,
+    temperatures: tuple[float, ...] = (),
     say: Say = lambda text: None,
 ) -> CalibratedSetting:
     """The setting of a run that reaches a goal on examples, or comes closest; the run is left at its own policy.
 
     ``policy`` is the only one that is looked at, at all its thresholds; none means all of a sweep for a budget, and the
-    run's own or else the highest probability for a promise.
+    run's own or else the highest probability for a promise. ``temperatures`` of exits, as ``fitted_temperatures`` finds
+    them, go with every policy that looks at scores.
     """
     try:
-        search = Calibration(run, examples, goal, say)
+        search = Calibration(run, examples, goal, say, temperatures)
         if goal.risk is None:
             asked = None if policy is None else strict_to_bold(run, policy)
             return search.setting(search.by_budget(vectors, asked), split)
@@ -339,6 +347,26 @@ def _with_threshold(options: PolicyConfig, value: float) -> PolicyConfig:
         return replace(options, threshold=value)
     assert isinstance(options, _WITH_VECTORS)
     return replace(options, threshold=(value,))
+
+
+def _with_temperatures(options: PolicyConfig, temperatures: tuple[float, ...]) -> PolicyConfig:
+    """The same with temperatures, where scores decide."""
+    if isinstance(options, ConfidenceConfig) and options.measure != "saturation" and temperatures:
+        return replace(options, temperature=temperatures)
+    return options
+
+
+def _range(options: PolicyConfig) -> tuple[float, float]:
+    """Thresholds at which nearly everybody leaves, and nearly nobody."""
+    match options:
+        case ConfidenceConfig(measure="entropy"):
+            return -20.0, 0.0
+        case ConfidenceConfig(measure="saturation"):
+            return -1.0, 1.0
+        case PoissonBinomialConfig():
+            return 0.001, 1.0
+        case _:
+            return 0.0, 1.0
 
 
 def _family(options: PolicyConfig) -> PolicyConfig:

@@ -13,7 +13,7 @@ from depthwise.data import Example, LineReport, Row
 from depthwise.errors import DataError
 from depthwise.evaluation.costing import SequenceCosts
 from depthwise.evaluation.depths import by_part, recorded_depths
-from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, warm_up
+from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, run_by, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
 from depthwise.evaluation.timing import Timing, hardware, timed
@@ -77,8 +77,8 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
     task.check_examples(examples)
     costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
-    warm_up(task, run.model, rows)
-    found, timing = timed(lambda: predict_rows(task, run.model, rows, shows_progress=shows_progress), run.device)
+    warm_up(task, run.engine, rows)
+    found, timing = timed(lambda: predict_rows(task, run.engine, rows, shows_progress=shows_progress), run.device)
     texts = tuple(prediction.text for prediction in found)
     depths = [depth for prediction in found for depth in prediction.depths]
     flops = sum(_flops(task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
@@ -94,8 +94,9 @@ def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -
 def _by_likelihood(task: LikelihoodTask, run: Run, examples: Sequence[Example], shows_progress: bool) -> Outcome:
     """Sum the losses of examples as validation does. Tokens are those that the model was fed."""
     prepared, budget = task.judged(examples), task.tokens_at_once
-    validate(task, run.model, prepared, batch_tokens=budget, only_rows=WARM_UP_ROWS)
-    with recorded_depths(run.model) as record:
+    with run_by(run.engine):
+        validate(task, run.model, prepared, batch_tokens=budget, only_rows=WARM_UP_ROWS)
+    with run_by(run.engine), recorded_depths(run.model) as record:
         found, timing = timed(
             lambda: validate(task, run.model, prepared, batch_tokens=budget, shows_progress=shows_progress), run.device
         )

@@ -27,7 +27,10 @@ SECTION = "policy"
 COMMAND_LINE = "command line"
 UNTRAINED = (FixedDepthConfig, ConfidenceConfig, PatienceConfig)
 """Policies without weights, which any model with exits can follow."""
-DECIDING = ("depth", "measure", "decision", "threshold", "decay", "decay_rate", "max_length", "patience", "tolerance")
+DECIDING = (
+    *("depth", "measure", "temperature", "decision", "threshold", "decay", "decay_rate", "max_length"),
+    *("patience", "tolerance"),
+)
 """Options that have a say when a policy decides; the others are about learning to."""
 ALWAYS_SHOWN = ("depth", "measure", "threshold", "patience")
 LONGEST_NAME = 120

@@ -1,7 +1,8 @@
 """Running a model over many inputs: in batches of similar length, the longest first, answered in the order asked."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -9,63 +10,82 @@ from transformers import PreTrainedModel
 
 from depthwise.data import BatchOptions, Row, TokenBatches
 from depthwise.data.progress import shown
-from depthwise.engine import CompactEncoder
+from depthwise.engine import Engine
 from depthwise.errors import InputError
 from depthwise.evaluation.runs import Run
+from depthwise.evaluation.searching import EngineSearch
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.models.executing import executed_by
 from depthwise.tasks import Prediction, Task
 from depthwise.tasks.base import SCORES_AT_ONCE
+from depthwise.tasks.searching import searched_by
 
 WARM_UP_ROWS = 4
+POOLED = 8
+"""Batches that are taken together where the depth of a text is known before it is generated, to be parted by depth."""
 
 Answer = TypeVar("Answer")
 
 
 def predict_all(run: Run, inputs: Sequence[tuple[str, ...]]) -> list[Prediction]:
     """What the model says about every input, in their order."""
-    return predict_rows(run.task, run.model, run.task.rows(inputs))
+    return predict_rows(run.task, run.engine, run.task.rows(inputs))
 
 
-def predict_rows(
-    task: Task, model: PreTrainedModel, rows: Sequence[Row], *, shows_progress: bool = True
-) -> list[Prediction]:
+def predict_rows(task: Task, engine: Engine, rows: Sequence[Row], *, shows_progress: bool = True) -> list[Prediction]:
     """The same for rows, which must be short enough for the model."""
-    batches = prediction_batches(task, model, rows)
+    room = _room(task, engine.model)
+    is_pooled = engine.plans_sequences and room.max_rows != 1
+    batches = _sorted(task, rows, _times(room, POOLED) if is_pooled else room)
     taken = shown(batches, "predicting", len(batches)) if shows_progress else batches
-    with _quick(model):
-        return _answers(rows, taken, lambda some: _predicted(task, model, some))
+    with run_by(engine, room if is_pooled else None):
+        return _answers(rows, taken, lambda some: _predicted(task, engine.model, some))
 
 
-def score_rows(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
+def score_rows(task: Task, engine: Engine, rows: Sequence[Row]) -> list[float]:
     """log p(output | input) of rows that have both."""
     batches = _sorted(task, rows, BatchOptions(max_tokens=task.tokens_at_once, order="sorted"))
-    return _answers(rows, batches, lambda some: task.log_probabilities(model, some))
+    with run_by(engine):
+        return _answers(rows, batches, lambda some: task.log_probabilities(engine.model, some))
 
 
-def warm_up(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> None:
+def warm_up(task: Task, engine: Engine, rows: Sequence[Row]) -> None:
     """Have done what is done only once (libraries loaded, kernels compiled, memory asked for) before time is taken."""
-    batches = prediction_batches(task, model, rows)
+    batches = prediction_batches(task, engine.model, rows)
     if batches:
-        first = batches[0] if model.device.type == "cuda" else batches[0][:WARM_UP_ROWS]
-        with _quick(model):
-            _predicted(task, model, [rows[index] for index in first])
+        first = batches[0] if engine.model.device.type == "cuda" else batches[0][:WARM_UP_ROWS]
+        with run_by(engine):
+            _predicted(task, engine.model, [rows[index] for index in first])
 
 
-def _quick(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Encoders compute neither padding nor what has left, where that was seen to save time: on CPUs."""
-    return executed_by(CompactEncoder()) if model.device.type == "cpu" else nullcontext()
+@contextmanager
+def run_by(engine: Engine, room: BatchOptions | None = None) -> Iterator[None]:
+    """Within it, what tasks ask of the engine's model is computed by the engine: encoders, and searches for text.
+
+    With ``room``, batches are larger than that and the engine parts them.
+    """
+    with executed_by(engine.executor), searched_by(EngineSearch(engine, room)):
+        yield
 
 
 def prediction_batches(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[list[int]]:
     """Which rows go together, the longest first."""
+    return _sorted(task, rows, _room(task, model))
+
+
+def _room(task: Task, model: PreTrainedModel) -> BatchOptions:
     asked = task.recipe.evaluation
     most = asked.batch_rows
     if "decoder" in task.model_class.needs:
         bearable = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
         most = bearable if most is None else min(most, bearable)
-    options = BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
-    return _sorted(task, rows, options)
+    return BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
+
+
+def _times(room: BatchOptions, count: int) -> BatchOptions:
+    """Room for so many batches."""
+    tokens, rows = (None if limit is None else count * limit for limit in (room.max_tokens, room.max_rows))
+    return replace(room, max_tokens=tokens, max_rows=rows)
 
 
 def _sorted(task: Task, rows: Sequence[Row], options: BatchOptions) -> list[list[int]]:

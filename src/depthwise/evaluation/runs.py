@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from depthwise.config import FixedDepthConfig, PolicyConfig, Recipe, changed_recipe
+from depthwise.engine import Engine
 from depthwise.errors import CheckpointError, InputError
 from depthwise.evaluation.calibrated import setting_named
 from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_depth, use_policy
@@ -26,14 +27,19 @@ class Run:
     """A trained model and what it was trained for.
 
     ``depth`` is how many blocks all tokens run, if not the whole stack; ``policy`` is what lets them leave, if any.
+    ``engine`` runs the model, at every depth and by every policy that it is given.
     """
 
     folder: Path
     task: Task
-    model: DepthwisePreTrainedModel
+    engine: Engine
     precision: str = "fp32"
     depth: int | None = None
     policy: PolicyConfig | None = None
+
+    @property
+    def model(self) -> DepthwisePreTrainedModel:
+        return self.engine.model
 
     @property
     def device(self) -> torch.device:
@@ -72,7 +78,7 @@ def load_run(
     model = load_model(task, folder, pick_device(device), precision)
     if task.recipe.evaluation.gates is not None:
         model.use_gates(task.recipe.evaluation.gates, task.recipe.seed)
-    run = Run(Path(folder), task, model, precision)
+    run = Run(Path(folder), task, Engine(model), precision)
     if depth == POLICY:
         return by_policy(run, chosen_policy(model, folder, policy_changes))
     if depth is None:

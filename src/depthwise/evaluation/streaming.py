@@ -87,7 +87,7 @@ def predict_lines(run: Run, chunks: Iterable[Sequence[Line]], *, depths: bool = 
     """For every chunk of lines its predictions; with ``depths``, behind a tab, how deep the tokens ran."""
 
     def answer(rows: list[Row]) -> list[str]:
-        found = predict_rows(run.task, run.model, rows, shows_progress=False)
+        found = predict_rows(run.task, run.engine, rows, shows_progress=False)
         texts = [one_line(prediction.text) for prediction in found]
         if not depths:
             return texts
@@ -101,7 +101,7 @@ def score_lines(run: Run, chunks: Iterable[Sequence[Line]]) -> Iterator[list[Rep
     """For every chunk of lines ``input<TAB>output``, or of texts alone, the log-probabilities of the outputs."""
 
     def answer(rows: list[Row]) -> list[str]:
-        return [f"{log_prob:.6f}" for log_prob in score_rows(run.task, run.model, rows)]
+        return [f"{log_prob:.6f}" for log_prob in score_rows(run.task, run.engine, rows)]
 
     return _replies(run, chunks, answer, with_output=True)
 

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from depthwise.config import SearchConfig
 from depthwise.data import Example
+from depthwise.engine import Engine
 from depthwise.errors import InputError
-from depthwise.evaluation.predicting import predict_rows, prediction_batches
+from depthwise.evaluation.predicting import predict_rows, prediction_batches, run_by
 from depthwise.evaluation.validation import likelihood_scores
 from depthwise.metrics import best_null_threshold, squad_values
+from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import LikelihoodTask, Prediction, QuestionAnswering, SequenceToSequence, Task
 from depthwise.tasks.question_answering import OF_ALL, right_answers
 
@@ -34,18 +35,18 @@ class Trial:
     num_searched: int
 
 
-def score_model(task: Task, model: PreTrainedModel, examples: Sequence[Example]) -> float:
+def score_model(task: Task, model: DepthwisePreTrainedModel, examples: Sequence[Example]) -> float:
     """The metric that is quoted."""
     if isinstance(task, LikelihoodTask):
         return likelihood_scores(task, model, examples)[task.metrics[0]].value
     task.check_examples(examples)
     rows = task.rows([task.inputs_of(example) for example in examples])
-    return _value(task, predict_rows(task, model, rows), examples)
+    return _value(task, predict_rows(task, Engine(model), rows), examples)
 
 
 def tune_search(
     task: SequenceToSequence,
-    model: PreTrainedModel,
+    model: DepthwisePreTrainedModel,
     examples: Sequence[Example],
     length_penalties: Sequence[float] = LENGTH_PENALTIES,
     max_lengths: Sequence[tuple[float, int]] | None = None,
@@ -61,7 +62,7 @@ def tune_search(
     limits = sorted({(present.max_factor, present.max_extra), *max_lengths})
     rows = task.rows([task.inputs_of(example) for example in examples])
     lengths = torch.tensor([len(row.texts[0]) for row in rows])
-    trials = []
+    trials, engine = [], Engine(model)
     for penalty in penalties:
         free: dict[int, Prediction] = {}  # predictions in which no limit had a part
         for factor, extra in limits:
@@ -70,7 +71,7 @@ def tune_search(
             most: list[int] = tried.target_limits(lengths).tolist()
             found = {place: kept for place, kept in free.items() if _steps(kept) < most[place]}
             missing = [place for place in range(len(rows)) if place not in found]
-            fresh = dict(zip(missing, predict_rows(tried, model, [rows[place] for place in missing]), strict=True))
+            fresh = dict(zip(missing, predict_rows(tried, engine, [rows[place] for place in missing]), strict=True))
             free.update({place: new for place, new in fresh.items() if _steps(new) < most[place]})
             found.update(fresh)
             predictions = [found[place] for place in range(len(rows))]
@@ -78,7 +79,9 @@ def tune_search(
     return sorted(trials, key=lambda trial: trial.search != present)
 
 
-def tune_threshold(task: QuestionAnswering, model: PreTrainedModel, examples: Sequence[Example]) -> list[Trial]:
+def tune_threshold(
+    task: QuestionAnswering, model: DepthwisePreTrainedModel, examples: Sequence[Example]
+) -> list[Trial]:
     """The present threshold of no answer and the best one, for the metric that is quoted: exact match or F1.
 
     Every question is answered once; thresholds are then tried on the margins of its answers.
@@ -87,9 +90,10 @@ def tune_threshold(task: QuestionAnswering, model: PreTrainedModel, examples: Se
         raise InputError(f"a threshold is chosen by f1 or exact, not by {task.metrics[0]}; set evaluation.metrics=[f1]")
     rows = task.rows([task.inputs_of(example) for example in examples])
     found: dict[int, tuple[str, float]] = {}
-    for batch in prediction_batches(task, model, rows):
-        answers = task.answers(model, [rows[index] for index in batch])
-        found.update(zip(batch, ((answer.text, answer.null_margin) for answer in answers), strict=True))
+    with run_by(Engine(model)):
+        for batch in prediction_batches(task, model, rows):
+            answers = task.answers(model, [rows[index] for index in batch])
+            found.update(zip(batch, ((answer.text, answer.null_margin) for answer in answers), strict=True))
     texts = [found[index][0] for index in range(len(rows))]
     margins = np.array([found[index][1] for index in range(len(rows))])
     right = right_answers(examples)

@@ -12,8 +12,10 @@ from transformers import PreTrainedModel
 
 from depthwise.data import BatchOptions, Example, LineReport, TokenBatches
 from depthwise.data.progress import shown
+from depthwise.engine import Engine
 from depthwise.evaluation.predicting import predict_rows
 from depthwise.metrics import Score
+from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
 from depthwise.tasks import Examples, LikelihoodTask, Task
 
@@ -76,10 +78,10 @@ def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> 
     if isinstance(task, LikelihoodTask):
         scores = likelihood_scores(task, model, examples)
     else:
+        assert isinstance(model, DepthwisePreTrainedModel)
         was_training = model.training
-        model.eval()
         rows = task.rows([task.inputs_of(example) for example in examples])
-        predictions = predict_rows(task, model, rows, shows_progress=False)
+        predictions = predict_rows(task, Engine(model), rows, shows_progress=False)
         model.train(was_training)
         scores = task.score([prediction.text for prediction in predictions], examples)
     return scores[metric].value

@@ -24,6 +24,8 @@ GROUPED_BELOW = 32
 """Fixed kernels of narrower heads go through torch's grouped convolution even where that is not its fast version."""
 BLOCK = 32
 """Positions per band. The product computes (BLOCK + K - 1) / K times the useful work, in return for matrix units."""
+WINDOWED_AT_ONCE = 2**19
+"""Values in windows that are gathered at a time on a CPU, for the same reason."""
 POSITIONS_AT_ONCE = 2048
 """Positions (over all rows) whose bands and windows exist at a time on a CPU: few enough to stay in its cache."""
 
@@ -33,9 +35,14 @@ def correlate(
 ) -> Float[Tensor, "B P C"]:
     """The sum over taps by the way that suits the shape; ``positions`` is none for all L of them."""
     if positions is not None:
-        walk = correlate_windows if positions.shape[1] == 1 else correlate_gathered
+        walk = correlate_windows if _suit_windows(x, positions) else correlate_gathered
         return walk(x, weight, left, positions)
     return _walk_everywhere(x, weight)(x, weight, left)
+
+
+def _suit_windows(x: Tensor, positions: Tensor) -> bool:
+    """Single steps; and on a CPU all that will not be differentiated, since windows need not be kept then."""
+    return positions.shape[1] == 1 or (x.device.type == "cpu" and not torch.is_grad_enabled())
 
 
 def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
@@ -97,12 +104,20 @@ def correlate_gathered(x: Tensor, weight: Tensor, left: int, positions: Tensor) 
 
 
 def correlate_windows(x: Tensor, weight: Tensor, left: int, positions: Tensor) -> Tensor:
-    """The whole window of each asked position at once: few operations, for single steps."""
-    heads, taps = weight.shape[-2:]
-    steps = positions.unsqueeze(-1) + torch.arange(taps, device=x.device)
-    rows = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
-    windows = _by_head(_pad(x, left, taps - 1 - left)[rows, steps], heads)
-    return (windows * weight.transpose(-1, -2).unsqueeze(-1)).sum(2).flatten(-2)
+    """The whole windows of some positions at once: few operations, for few positions."""
+    (rows, length, channels), (heads, taps) = x.shape, weight.shape[-2:]
+    padded = _pad(x, left, taps - 1 - left).flatten(0, 1)
+    starts = positions + torch.arange(rows, device=x.device).unsqueeze(1) * (length + taps - 1)
+    kernels = weight.transpose(-1, -2).unsqueeze(-1)
+    at_once = WINDOWED_AT_ONCE // max(1, rows * taps * channels) if x.device.type == "cpu" else positions.shape[1]
+    at_once = max(1, at_once)
+    parts = kernels.split(at_once, dim=1) if kernels.shape[1] > 1 else None
+    mixed = []
+    for number, some in enumerate(starts.split(at_once, dim=1)):
+        steps = some.unsqueeze(-1) + torch.arange(taps, device=x.device)
+        windows = padded.index_select(0, steps.flatten()).view(*steps.shape, heads, channels // heads)
+        mixed.append((windows * (kernels if parts is None else parts[number])).sum(2).flatten(-2))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)
 
 
 def correlate_grouped(x: Tensor, weight: Tensor, left: int) -> Tensor:

@@ -27,9 +27,13 @@ def cross_entropy_rows(
     """Loss and negative log-likelihood of one row, and for the backward pass its largest score and the logarithm (base
     2) of the sum of exponentials relative to it: apart, so that large scores cost no precision.
 
-    Blocks of the row share one running maximum; sums are kept per lane and added up at the end.
+    Blocks of the row share one running maximum; sums are kept per lane and added up at the end. Each block is asked for
+    before the one ahead of it is gone through, the first before the label is known.
     """
     row = tl.program_id(0)
+    here = scores + row.to(tl.int64) * NUM_TYPES
+    types = tl.arange(0, BLOCK)
+    ahead = tl.load(here + types, mask=types < NUM_TYPES, other=float("-inf"))
     label = tl.load(labels + row)
     if label == IGNORED:
         tl.store(losses + row, 0.0)
@@ -37,16 +41,15 @@ def cross_entropy_rows(
         tl.store(pivots + row, 0.0)
         tl.store(log_sums + row, 0.0)
     else:
-        here = scores + row.to(tl.int64) * NUM_TYPES
-        types = tl.arange(0, BLOCK)
         largest = tl.full((), float("-inf"), dtype=tl.float32)
         exponentials = tl.zeros((BLOCK,), dtype=tl.float32)
         plain = tl.zeros((BLOCK,), dtype=tl.float32)
         for begin in range(0, NUM_TYPES, BLOCK):
-            exists = begin + types < NUM_TYPES
-            z = tl.load(here + begin + types, mask=exists, other=float("-inf")).to(tl.float32)
+            z = ahead.to(tl.float32)
+            following = begin + BLOCK + types
+            ahead = tl.load(here + following, mask=following < NUM_TYPES, other=float("-inf"))
             if SMOOTH:
-                plain += tl.where(exists, z, 0.0)
+                plain += tl.where(begin + types < NUM_TYPES, z, 0.0)
             earlier = largest
             largest = tl.maximum(earlier, tl.max(z, 0))
             pivot = tl.where(largest == float("-inf"), 0.0, largest)

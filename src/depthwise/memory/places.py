@@ -100,6 +100,8 @@ class Places:
 
     def from_reader_grid(self, grid: Float[Tensor, "R P D"]) -> Float[Tensor, "1 A D"]:
         """The way back."""
+        if grid.shape[0] * grid.shape[1] == self.num_readers:
+            return grid.reshape(1, self.num_readers, -1)
         return grid.flatten(0, 1).index_select(0, self._reader_slots).unsqueeze(0)
 
     # One long row with room between sequences: what convolutions need

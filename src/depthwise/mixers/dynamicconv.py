@@ -28,10 +28,25 @@ class DynamicConv(ProjectedConv):
     def convolve(
         self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
     ) -> Float[Tensor, "B P C"]:
-        features = x if self.from_layer_input else _inputs_at(memory, positions, x.shape[1])
+        return self._convolved(memory, self._kernels(x, memory, positions), positions)
+
+    def convolve_everywhere(
+        self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
+    ) -> Float[Tensor, "1 L C"]:
+        """Kernels are predicted where somebody reads; they are 0 elsewhere."""
+        kernels = self._kernels(x, memory, positions)
+        spread = kernels.new_zeros(1, memory.length, kernels.shape[-1]).index_copy_(1, positions[0], kernels)
+        return self._convolved(memory, spread, None)
+
+    def _kernels(self, x: Tensor, memory: InputMemory, positions: Tensor | None) -> Float[Tensor, "B P _k"]:
+        return self.kernel(x if self.from_layer_input else _inputs_at(memory, positions, x.shape[1]))
+
+    def _convolved(
+        self, memory: InputMemory, kernels: Float[Tensor, "B P _k"], positions: Int[Tensor, "B P"] | None
+    ) -> Float[Tensor, "B P C"]:
         return dynamic_conv(
             memory.inputs,
-            self.kernel(features).unflatten(-1, (self.options.num_heads, self.options.kernel_size)),
+            kernels.unflatten(-1, (self.options.num_heads, self.options.kernel_size)),
             left=self.left,
             valid=memory.valid,
             positions=positions,

@@ -30,13 +30,23 @@ class LightConv(ProjectedConv):
     def convolve(
         self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
     ) -> Float[Tensor, "B P C"]:
+        return self._convolved(memory, positions, x.shape[1])
+
+    def convolve_everywhere(
+        self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
+    ) -> Float[Tensor, "1 L C"]:
+        return self._convolved(memory, None, memory.length)
+
+    def _convolved(
+        self, memory: InputMemory, positions: Int[Tensor, "B P"] | None, num_last: int
+    ) -> Float[Tensor, "B _p C"]:
         return light_conv(
             memory.inputs,
             self.weight,
             left=self.left,
             valid=memory.valid,
             positions=positions,
-            num_last=x.shape[1],
+            num_last=num_last,
             normalization=self.options.normalization,
             dropconnect=self.options.dropconnect if self.training else 0.0,
             dropconnect_shared=self.options.dropconnect_shared,

@@ -11,7 +11,7 @@ from depthwise.mixers.base import Mixer, taps_before
 from depthwise.mixers.linear import ScaledLinear
 from depthwise.shapes import Bool, Float, Int, Tensor
 
-FEW = 7
+FEW = 5
 """How many times as long a row must be as there are readers for a convolution to go from reader to reader: on a CPU
 these take about so many times as long as neighbours do together."""
 
@@ -73,9 +73,10 @@ class ProjectedConv(Mixer):
         memory, positions = InputMemory(places.spaced(inputs, room), valid), places.spaced_readers(room)
         if positions.shape[1] * FEW < memory.length:
             mixed = self.convolve(places.taken(x), memory, positions)
+        elif places.num_readers == memory.length:
+            mixed = self.convolve(x, memory, None)
         else:
-            mixed = self.convolve(places.spaced(x, room), memory, None)
-            mixed = mixed if places.num_readers == memory.length else mixed.index_select(1, positions[0])
+            mixed = self.convolve_everywhere(places.taken(x), memory, positions).index_select(1, positions[0])
         if self.conv_bias is not None:
             mixed = mixed + self.conv_bias
         return self.out_projection(mixed)
@@ -85,3 +86,9 @@ class ProjectedConv(Mixer):
         self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
     ) -> Float[Tensor, "B P C"]:
         """The convolution of the memory at the positions that read."""
+
+    @abstractmethod
+    def convolve_everywhere(
+        self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
+    ) -> Float[Tensor, "1 L C"]:
+        """The convolution of all of one row at once, of which only some positions have to be right."""

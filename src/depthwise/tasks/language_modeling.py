@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel
 
 from depthwise.config import Recipe
 from depthwise.data import (
@@ -31,11 +31,10 @@ from depthwise.errors import ConfigError, Problem
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Score, perplexity, perplexity_in_training
 from depthwise.models.causal_lm import DepthwiseForCausalLM
-from depthwise.models.generation import generated_depths
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import encoded, least
 from depthwise.tasks.likelihood import LikelihoodTask, depth_totals
-from depthwise.tasks.search import repeats_blocked, search_options, until_end
+from depthwise.tasks.searching import Search, found_text
 from depthwise.tasks.values import Examples, Losses, Prediction
 
 METRICS = ("perplexity", "word_perplexity", "bits_per_character", "unigram_perplexity")
@@ -162,26 +161,23 @@ class LanguageModeling(LikelihoodTask):
         ids = row.texts[0]
         return replace(row, texts=(np.concatenate([ids[:1], ids[len(ids) - limit + 1 :]]),))
 
-    @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
         """Prompts and what follows them, up to the end of the line."""
-        search, tokenizer = self.recipe.generation, self.tokenizers.source
         prompt = batch["input_ids"]
-        output = model.generate(  # type: ignore[operator]
-            input_ids=prompt,
-            attention_mask=batch["attention_mask"],
-            max_length=prompt.shape[1] + self.num_new_tokens,
-            logits_processor=LogitsProcessorList(repeats_blocked(search, self.start_id)),
-            return_dict_in_generate=True,
-            **search_options(search),
+        found = found_text(
+            model,
+            Search(
+                input_ids=prompt,
+                attention_mask=batch["attention_mask"],
+                how=self.recipe.generation,
+                end_id=self.start_id,
+                max_length=prompt.shape[1] + self.num_new_tokens,
+            ),
         )
-        texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        depths = generated_depths(output)
-        new = output.sequences[:, prompt.shape[1] :][:, : depths.shape[1]]
-        depths = depths[:, : new.shape[1]] * until_end(new, self.start_id)
+        texts = self.tokenizers.source.batch_decode(found.sequences, skip_special_tokens=True)
         return [
-            Prediction(text, None, tuple(depth for depth in row if depth))
-            for text, row in zip(texts, depths.tolist(), strict=True)
+            Prediction(text, None, tuple(filter(None, depths)))
+            for text, depths in zip(texts, found.depths.tolist(), strict=True)
         ]
 
     num_conditions = 0

@@ -6,19 +6,18 @@ from itertools import compress
 from typing import ClassVar
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depthwise.config import Recipe
 from depthwise.data import Corpus, Example, Row, Seq2SeqCollator, StoreOptions, Tokenizers
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import perplexity_in_training
-from depthwise.models.generation import generated_depths
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
 from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, least
 from depthwise.tasks.latent_training import LANGUAGES
-from depthwise.tasks.search import EndAtLimit, repeats_blocked, search_options, until_end
+from depthwise.tasks.searching import Search, found_text
 from depthwise.tasks.values import Losses, Prediction
 
 
@@ -135,31 +134,25 @@ class SequenceToSequence(Task):
         limits = ((source_lengths * search.max_factor).long() + search.max_extra).clamp(min=1)
         return limits if most is None else limits.clamp(max=most)
 
-    @torch.no_grad()
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
-        limits, eos_id = self.target_limits(batch["attention_mask"].sum(1)), self.tokenizers.target.eos_token_id
-        options = search_options(self.recipe.generation)
-        if "decoder_input_ids" in batch:
-            options["decoder_start_token_id"] = batch["decoder_input_ids"][:, 0].tolist()
-        output = model.generate(  # type: ignore[operator]
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            max_length=int(limits.max()) + 1,  # with the start token
-            logits_processor=LogitsProcessorList(
-                [*repeats_blocked(self.recipe.generation, eos_id), EndAtLimit(limits, eos_id)]
+        limits, starts = self.target_limits(batch["attention_mask"].sum(1)), batch.get("decoder_input_ids")
+        found = found_text(
+            model,
+            Search(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                how=self.recipe.generation,
+                end_id=self.tokenizers.target.eos_token_id,
+                max_length=int(limits.max()) + 1,  # with the start token
+                limits=limits,
+                starts=None if starts is None else starts[:, 0].tolist(),
+                languages=_languages(batch),
             ),
-            return_dict_in_generate=True,
-            **options,
-            **_languages(batch),
         )
-        texts = self.tokenizers.target.batch_decode(output.sequences, skip_special_tokens=True)
-        depths = generated_depths(output)
-        ids = output.sequences[:, 1 : depths.shape[1] + 1]
-        depths = depths * until_end(ids, eos_id)
-        num_steps = len(output.past_key_values.depths)
+        texts = self.tokenizers.target.batch_decode(found.sequences, skip_special_tokens=True)
         return [
-            Prediction(text, None, tuple(filter(None, row)), num_steps, tuple(compress(tokens, row)))
-            for text, row, tokens in zip(texts, depths.tolist(), ids.tolist(), strict=True)
+            Prediction(text, None, tuple(filter(None, depths)), found.num_steps, tuple(compress(tokens, depths)))
+            for text, depths, tokens in zip(texts, found.depths.tolist(), found.tokens.tolist(), strict=True)
         ]
 
     @torch.no_grad()

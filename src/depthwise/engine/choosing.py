@@ -1,0 +1,148 @@
+"""Who runs an encoder: the compact executor where that is expected to take less time, else the masked one.
+
+Both give the same numbers. The compact one takes longer for every block, by the same time whatever is computed there:
+indices are made, tokens are gathered and put back. What it computes it may compute faster, from packed weights. So
+
+    compact  iff  2·P·(B·T·L − rate·R) > worth·L
+
+    P      parameters of a block; a token takes 2·P operations there
+    L      blocks that run for anybody, through which the masked executor takes all of B·T
+    R      token-layers that are really run
+    rate   how long an operation takes the compact executor, of the time that it takes the masked one
+    worth  operations that the masked one does in the time that a block's bookkeeping takes
+
+Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of all is taken for it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from depthwise.depth import Plan
+from depthwise.engine.encoder import CompactEncoder, planned
+from depthwise.engine.linear_maps import can_pack
+from depthwise.models.masked import Leaving, run_leaving, run_masked
+from depthwise.models.stack import Stack, StackOutput
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the rule has to know of a kind of device."""
+
+    worth: float
+    rate: float = 1.0
+
+
+KINDS = {
+    "cpu packed": Constants(32e6, 0.6),
+    "cpu": Constants(16e6),
+    "cuda": Constants(20e9),
+    "cuda half": Constants(150e9),
+}
+"""By kind of device: ``cpu packed`` where ``linear_maps`` packs weights, ``cuda half`` in 16 bits.
+
+``cpu packed`` is from ``python benchmarks/choosing.py --threads 1``: 432 cases of three mixers, widths 32 to 384, 4 and
+12 layers, 8 to 1,024 tokens. This choice is 1.0 % slower than the faster of both on average and 33 % at worst (eight
+tokens of width 384, where time is that of reading weights); always compact would be 46 % slower, always masked 13 %.
+``cpu`` is from the same cases before weights were packed. Those of GPUs are not measured yet: 0.4 ms of a host's work
+for a block, at 50 and nearly 400 operations in a picosecond.
+"""
+EXPECTED_SHARE = 0.5
+"""Of the blocks of a stack, how many a token is expected to run under a policy that decides on the way."""
+
+
+class ChosenEncoder:
+    """An executor (``models.executing``) that leaves each batch to one of two, by the rule above.
+
+    Stacks that are sharded over processes are the masked one's: their blocks have to be called as they are.
+    """
+
+    def __init__(self) -> None:
+        self.compact, self.masked = CompactEncoder(), MaskedEncoder()
+
+    @property
+    def token_layers(self) -> int:
+        """How many blocks tokens have run, all batches together."""
+        return self.compact.token_layers + self.masked.token_layers
+
+    def __call__(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "B T D"],
+        *,
+        valid: Bool[Tensor, "B T"] | None,
+        plan: Plan | None,
+        leaving: Leaving | None,
+        steps: Int[Tensor, "B T"],
+    ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        is_sharded = any(isinstance(block, FSDPModule) for block in stack.layers)
+        if plan is None and leaving is not None:
+            plan = planned(stack, leaving, steps, valid)
+        chosen = self.compact if not is_sharded and saves_time(stack, x, valid, plan, leaving) else self.masked
+        return chosen(stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
+
+
+class MaskedEncoder:
+    """The masked executor as the others are called."""
+
+    def __init__(self) -> None:
+        self._counted = torch.zeros((), dtype=torch.long)
+
+    @property
+    def token_layers(self) -> int:
+        """How many blocks tokens have run; waits for the device."""
+        return int(self._counted)
+
+    def __call__(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "B T D"],
+        *,
+        valid: Bool[Tensor, "B T"] | None,
+        plan: Plan | None,
+        leaving: Leaving | None,
+        steps: Int[Tensor, "B T"],
+    ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        if plan is not None:
+            plan = Plan(plan.run.to(x.device), None if plan.weight is None else plan.weight.to(x.device))
+            output, depths = run_masked(stack, x, plan, valid=valid), plan.depths
+        elif leaving is not None:
+            output, depths = run_leaving(stack, x, leaving, steps, valid=valid)
+        else:
+            output, depths = stack.run_all(x, valid=valid), torch.full_like(steps, stack.num_layers)
+        depths = depths if valid is None else depths * valid
+        self._counted = self._counted.to(x.device) + depths.sum()
+        return output, depths
+
+
+def saves_time(
+    stack: Stack,
+    x: Float[Tensor, "B T D"],
+    valid: Bool[Tensor, "B T"] | None,
+    plan: Plan | None,
+    leaving: Leaving | None,
+) -> bool:
+    """Whether the compact executor is expected to be the faster one. Waits for padding or a plan that a device has."""
+    num_places, num_blocks = x.shape[0] * x.shape[1], stack.num_layers
+    if plan is not None and tuple(plan.run.shape) != (num_blocks, *x.shape[:2]):
+        return False  # the masked executor says what is wrong with it
+    if plan is not None:
+        runs = plan.run if valid is None else plan.run & valid.to(plan.run.device)
+        by_layer = runs.flatten(1).sum(1).cpu()
+        ran = by_layer.nonzero()
+        num_blocks, num_run = int(ran.amax()) + 1 if len(ran) else 0, float(by_layer.sum())
+    else:
+        num_real = num_places if valid is None else int(valid.sum())
+        num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
+    operations, known = 2 * sum(weight.numel() for weight in stack.block(0).parameters()), constants(x.device, x.dtype)
+    return operations * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
+
+
+def constants(device: torch.device, dtype: torch.dtype) -> Constants:
+    """Those of the kind of device and precision; devices that are none of these are taken for a GPU."""
+    kind = device.type if device.type in KINDS else "cuda"
+    if kind == "cuda":
+        return KINDS["cuda" if dtype.itemsize >= torch.float32.itemsize else "cuda half"]
+    return KINDS["cpu packed" if can_pack(torch.empty(0, dtype=dtype)) else "cpu"]

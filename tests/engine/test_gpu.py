@@ -1,0 +1,189 @@
+"""The engine on a GPU: the numbers of a CPU, and a host that waits only where it has to."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from depthwise.depth import Plan, Policy, State, Visit
+from depthwise.engine import CompactEncoder, Engine
+from depthwise.engine.decoder_state import DecoderState
+from depthwise.engine.decoding import Decoding
+from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, NoFill, Recompute
+from depthwise.engine.prepared import Prepared
+from depthwise.engine.stepping import Stepper
+from depthwise.models.masked import run_masked
+
+from .test_encoder import POLICIES, policy_of, said
+from .test_fills import Told
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = torch.device("cuda")
+PADDING, LAYERS, STEPS, WIDTH = 1, 4, 9, 8
+DEEP = {"num_layers": LAYERS}
+Model = Callable[..., Any]
+Ids = Callable[..., Tensor]
+
+
+class BySign(Policy):
+    """Leaves by the sign of one number of the state."""
+
+    def leaving(self, visit: Visit, state: State) -> tuple[Tensor, State]:
+        return visit.hidden[..., 0] > 0.1, state
+
+
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual.cpu(), expected.cpu(), rtol=1e-9, atol=1e-11)
+
+
+@contextmanager
+def never_waiting() -> Iterator[None]:
+    """Whatever makes the host wait for the device is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def counting_waits() -> Iterator[list[Any]]:
+    """How often the host waits for the device."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield caught
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def twins(model: Any) -> tuple[Any, Any]:
+    """The model on the CPU and on the GPU."""
+    return model, copy.deepcopy(model).to(DEVICE)
+
+
+# Encoders
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_any_plan(build: Model, mixer: str, norm: str, is_padded: bool) -> None:
+    """Engine and masked executor on the GPU, and the masked executor on the CPU."""
+    here, there = twins(build("token_classification", mixer, norm, stack=DEEP))
+    x = torch.randn(5, 9, WIDTH, dtype=torch.float64)
+    valid = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9]).unsqueeze(1) if is_padded else None
+    run = torch.rand(LAYERS, 5, 9) < torch.tensor([0.9, 0.5, 0.3, 0.1]).view(-1, 1, 1)
+    weight = torch.rand(LAYERS, 5, 9, dtype=torch.float64) if norm == "pre" else None
+    plan, steps = Plan(run, weight), torch.zeros(5, 9, dtype=torch.long, device=DEVICE)
+    on_gpu = None if valid is None else valid.to(DEVICE)
+    planned = Plan(run.to(DEVICE), None if weight is None else weight.to(DEVICE))
+    executor = CompactEncoder()
+    with torch.inference_mode():
+        expected = run_masked(here.model.encoder.stack, x, plan, valid=valid)
+        stack, moved = there.model.encoder.stack, x.to(DEVICE)
+        masked = run_masked(stack, moved, planned, valid=on_gpu)
+        found, depths = executor(stack, moved, valid=on_gpu, plan=plan, leaving=None, steps=steps)
+    for output in (masked, found):
+        assert_same(output.last, expected.last)
+        assert_same(output.final, expected.final)
+    assert executor.token_layers == int(depths.sum()) == int((run if valid is None else run & valid).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_plans_known_in_advance_never_wait(build: Model, mixer: str, dtype: torch.dtype) -> None:
+    """From the first block to the last, however sparse the plan is."""
+    stack = build("token_classification", mixer, stack=DEEP).to(DEVICE, dtype).model.encoder.stack
+    x, steps = torch.randn(5, 9, WIDTH, dtype=dtype, device=DEVICE), torch.zeros(5, 9, dtype=torch.long, device=DEVICE)
+    plans = [Plan.of_depths(torch.randint(1, LAYERS + 1, (5, 9)), LAYERS) for _ in range(2)]
+    plans.append(Plan(plans[0].run, torch.rand(LAYERS, 5, 9)))
+    executor = CompactEncoder()
+
+    @torch.inference_mode()
+    def run_all() -> None:
+        for plan in plans:
+            executor(stack, x, valid=None, plan=plan, leaving=None, steps=steps)
+
+    run_all()  # kernels are compiled and libraries loaded
+    with never_waiting():
+        run_all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy(build: Model, draw_batch: Model, name: str) -> None:
+    model = build("token_classification", "dynamicconv", stack=DEEP, exits={"heads": "separate"}, num_labels=3)
+    model.use_policy(policy_of(model, name))
+    here, there = twins(model)
+    batch = draw_batch("token_classification", (6, 3, 5, 1, 4))
+    expected = here(**batch)
+    moved = {key: value.to(DEVICE) for key, value in batch.items()}
+    found = Engine(there)(**moved)
+    assert torch.equal(found.depths.cpu(), expected.depths)
+    assert_same(said(found, moved, ...), said(expected, batch, ...))
+
+
+# Decoders
+
+
+def stepper_of(model: Any, fill: Callable[[DecoderState], Fill], num_rows: int, policy: Policy | None) -> Stepper:
+    prepared = Prepared(model, num_rows)
+    like = torch.empty(num_rows, 1, WIDTH, dtype=torch.float64, device=model.device)
+    state = DecoderState(prepared.blocks, like, source=None, keeps_states=policy is not None, slack=STEPS)
+    return Stepper(prepared, state, fill(state), policy)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fill", [CopyEager, CopyDeferred, Recompute])
+def test_steps(build: Model, draw_ids: Ids, mixer: str, fill: Callable[[DecoderState], Fill]) -> None:
+    """Scores of every step, for random depths."""
+    here, there = twins(build("causal_lm", mixer, stack=DEEP, exits={}))
+    ids, depths = draw_ids(5, STEPS), torch.randint(1, LAYERS + 1, (5, STEPS))
+    expected = stepper_of(here, fill, 5, Told(depths))
+    found = stepper_of(there, fill, 5, Told(depths.to(DEVICE)))
+    for step in range(STEPS):
+        assert_same(found.step(ids[:, step].to(DEVICE)).logits, expected.step(ids[:, step]).logits)
+
+
+@torch.no_grad()
+def test_steps_wait_for_decisions_alone(build: Model, draw_ids: Ids, mixer: str) -> None:
+    """Never at full depth, once per step for a plan, once per exit at most for a policy that looks at states."""
+    model, ids = build("causal_lm", mixer, stack=DEEP, exits={}).to(DEVICE), draw_ids(5, STEPS).to(DEVICE)
+    full = stepper_of(model, NoFill, 5, None)
+    columns = [column.contiguous() for column in ids.unbind(1)]
+    full.step(columns[0])
+    with never_waiting():
+        for column in columns[1:]:
+            full.step(column)
+    depths = torch.randint(1, LAYERS + 1, ids.shape, device=DEVICE)
+    for policy, most in ((Told(depths), 1), (BySign(), LAYERS - 1)):
+        stepper = stepper_of(model, CopyDeferred, 5, policy)
+        stepper.step(columns[0])
+        with counting_waits() as waits:
+            for column in columns[1:]:
+                stepper.step(column)
+        assert 0 < len(waits) <= most * (STEPS - 1), [str(wait.message) for wait in waits]
+
+
+@pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}])
+def test_generate(build: Model, draw_ids: Ids, mixer: str, head: str, search: dict[str, int]) -> None:
+    """Tokens, depths and scores, with padding on either side."""
+    model = build(head, mixer, stack=DEEP, exits={}, tied_embeddings="none")
+    model.use_policy(BySign())
+    here, there = twins(model)
+    ids = draw_ids(padding=[0, 2, -5, 4, -1])
+    options = {"max_new_tokens": 6, "suppress_tokens": [PADDING], **search}
+    expected = Decoding(here).generate(ids, ids != PADDING, **options)
+    found = Decoding(there).generate(ids.to(DEVICE), (ids != PADDING).to(DEVICE), **options)
+    assert torch.equal(found.tokens.cpu(), expected.tokens)
+    assert torch.equal(found.depths.cpu(), expected.depths)
+    torch.testing.assert_close(found.scores.cpu(), expected.scores, rtol=1e-4, atol=1e-5)
+    assert found.num_token_layers == expected.num_token_layers
