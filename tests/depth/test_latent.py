@@ -86,9 +86,9 @@ def test_nothing_is_drawn_outside_training() -> None:
     assert hard.depths(5).tolist() == [2, 2, 2]
     assert hard.depths(4).tolist() == [2, 1, 2]
     assert soft.depths(5) == 5
-    plan = hard.plan(3, 2)
+    plan = hard.plan(5, 3, 2)
     assert plan.depths.tolist() == [[2, 2]] * 3
-    assert soft.plan(3, 2).weight.shape == (5, 3, 2)
+    assert soft.plan(4, 3, 2).weight.shape == (4, 3, 2)
 
 
 def test_samples_for_comparison_follow_a_seed() -> None:

@@ -39,11 +39,11 @@ class LatentGates:
         """How many of the first layers run: those whose gate is open, where gates are hard, and else all."""
         return num_layers if self.run is None else self.run[:num_layers].sum(0)
 
-    def plan(self, num_rows: int, num_steps: int) -> Plan:
-        """The same for every token."""
+    def plan(self, num_layers: int, num_rows: int, num_steps: int) -> Plan:
+        """The same for every token, of the first layers."""
 
         def each(gates: Tensor) -> Tensor:
-            return gates.view(len(gates), -1, 1).expand(-1, num_rows, num_steps)
+            return gates[:num_layers].reshape(num_layers, -1, 1).expand(-1, num_rows, num_steps)
 
         if self.run is not None:
             return Plan(each(self.run))

@@ -66,7 +66,7 @@ class Encoder(nn.Module):
             latent = self.latent(source_languages, len(input_ids))
         is_packed = executor is not None and not (keep or self.training)
         if latent is not None and is_packed and not latent.whole:
-            plan, latent = latent.plan(*input_ids.shape), None
+            plan, latent = latent.plan(self.stack.num_layers, *input_ids.shape), None
         if executor is not None and is_packed and latent is None:
             steps = _steps(input_ids, valid, None)
             output, depths = executor(self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
