@@ -67,7 +67,10 @@ class SacreBleu:
         if self.tokenize not in sacrebleu.BLEU.TOKENIZERS:
             known = ", ".join(sacrebleu.BLEU.TOKENIZERS)
             raise InputError(f"sacreBLEU has no tokeniser {self.tokenize!r}; choose one of {known}")
-        return sacrebleu.BLEU(tokenize=self.tokenize, lowercase=self.lowercase, smooth_method=self.smoothing)
+        # Forced: of texts that are tokenised on purpose it would warn at every call.
+        return sacrebleu.BLEU(
+            force=True, tokenize=self.tokenize, lowercase=self.lowercase, smooth_method=self.smoothing
+        )
 
 
 @dataclass(frozen=True)
