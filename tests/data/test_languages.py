@@ -176,6 +176,26 @@ def test_a_state_of_other_languages_is_refused() -> None:
             LanguageBatches(other, BatchOptions(max_rows=1), temperature).load_state_dict(state)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounds_have_a_batch_of_each_language(seed: int) -> None:
+    lengths = {"de": np.full((40, 2), 5), "fr": np.full((4, 2), 5), "es": np.full((16, 2), 5)}
+    sampler = LanguageBatches(lengths, BatchOptions(max_rows=2, seed=seed), rounds=True)
+    assert sampler.batches_by_pair == {"de": 10, "fr": 10, "es": 10}
+    names, orders, seen = named(lengths), set(), Counter[int]()
+    for epoch in range(2):
+        languages = [names[batch[0]] for batch in epoch_of(sampler, epoch)]
+        rounds = [tuple(languages[place : place + 3]) for place in range(0, 30, 3)]
+        assert all(set(each) == {"de", "fr", "es"} for each in rounds)
+        orders |= set(rounds)
+        seen.update(chain.from_iterable(epoch_of(sampler, epoch)))
+    assert len(orders) > 2
+    assert [seen[number] for number in range(40)] == [1] * 40
+    assert {seen[number] for number in range(40, 44)} == {10}
+    by_shares = LanguageBatches(lengths, BatchOptions(max_rows=2, seed=seed))
+    with pytest.raises(DataError):
+        by_shares.load_state_dict(sampler.state_dict())
+
+
 def test_a_language_without_examples_is_named() -> None:
     lengths = {"de": np.array([3]), "fr": np.array([9])}
     with pytest.raises(DataError, match=r"^fr: there is nothing to batch: every example is longer than max_tokens=5"):

@@ -71,6 +71,36 @@ def test_recorded_exits_learn_what_others_learn(
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
+def latent_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    still = {"dropout": 0.0, "dropconnect": 0.0, "num_layers": 3, "norm": "pre"}
+    sides = {side: {**options["model"][side], **still} for side in ("encoder", "decoder")}
+    model = {**options["model"], **sides, "latent": {"sides": ["encoder", "decoder"]}}
+    latent = {"soft_updates": 5, "anneal_updates": 5, "target_depth": 2, "inner_updates": 2, "final_temperature": 1.0}
+    return {**options, "model": model}, latent
+
+
+def test_latent_layers_wait_for_nothing(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, latent = latent_options(translation)
+    assert_never_waits(options, tmp_path, monkeypatch, precision="bf16", latent=latent)
+
+
+def test_recorded_latent_layers_learn_what_others_learn(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples, which change with every pass, are those of passes that are not recorded."""
+    options, latent = latent_options(translation)
+    rates = {"precision": "fp32", "max_updates": 60, "log_every": 1, "validate_every": 60}
+    recipe, losses = recipe_of(options, latent=latent, graphs=True, **rates), []
+    for num_plain in (10**9, graphs.NUM_PLAIN):
+        monkeypatch.setattr(graphs, "NUM_PLAIN", num_plain)
+        train(recipe, tmp_path / f"run{num_plain}")
+        text = (tmp_path / f"run{num_plain}" / "metrics.jsonl").read_text().splitlines()
+        losses.append([line["loss"] for line in map(json.loads, text) if "loss" in line])
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 def test_recorded_paths_are_drawn_anew(translation: dict[str, Any], tmp_path: Path) -> None:
     options, exits = with_exits(translation, "mixed")
     rates = {"max_updates": 60, "log_every": 5, "optimizer": {"kind": "adam", "lr": 1e-2}}

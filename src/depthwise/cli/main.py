@@ -14,6 +14,7 @@ from depthwise.cli.depths import depths
 from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
 from depthwise.cli.predict import predict
+from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
@@ -35,6 +36,7 @@ app.command()(sweep)
 app.command()(calibrate)
 app.command()(predict)
 app.command()(depths)
+app.command()(prune)
 app.command()(info)
 app.command()(recipes)
 app.command()(train)

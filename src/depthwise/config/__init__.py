@@ -14,6 +14,7 @@ from depthwise.config.depth import (
 )
 from depthwise.config.depth_parsing import check_policy, parse_policy, placement_problems
 from depthwise.config.exit_training import ExitTrainingConfig
+from depthwise.config.latent import LatentConfig, LatentTrainingConfig
 from depthwise.config.masking import MaskingConfig
 from depthwise.config.model import (
     ACTIVATIONS,
@@ -76,6 +77,8 @@ __all__ = [
     "ExitTrainingConfig",
     "ExitsConfig",
     "FixedDepthConfig",
+    "LatentConfig",
+    "LatentTrainingConfig",
     "LearnedConfidenceConfig",
     "MaskingConfig",
     "ModelConfig",

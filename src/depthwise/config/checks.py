@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
+from depthwise.config.latent import gates_fit_the_model
 from depthwise.config.model import ModelConfig, StackConfig
 from depthwise.config.word_depths import word_depth_problems
 from depthwise.errors import Problem
@@ -346,6 +347,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _bands_have_one_head,
     _shared_norms_exist,
     _words_decide_in_encoders,
+    gates_fit_the_model,
 )
 STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_heads_divide_width,

@@ -7,6 +7,7 @@ decoder alone is a language model; both together translate. Everything here can 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from depthwise.config.latent import LatentConfig
 from depthwise.config.word_depths import WordDepthsConfig
 
 MIXERS = ("attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average")
@@ -186,6 +187,8 @@ class ModelConfig:
     """A second head of a masked language model, which tells whether two segments are in order (ALBERT)."""
     exits: ExitsConfig | None = None
     """None means that every token runs the whole stack."""
+    latent: LatentConfig | None = None
+    """Gates by which layers are learned to be used or left out; none means that all are used."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
     word_depths: WordDepthsConfig | None = None
@@ -202,11 +205,13 @@ class ModelConfig:
         return (*(depth for depth in depths if depth < stack.num_layers), stack.num_layers)
 
 
-def as_dict(config: StackConfig | AdaptiveConfig | ExitsConfig | WordDepthsConfig | ModelConfig) -> dict[str, Any]:
+def as_dict(
+    config: StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig | WordDepthsConfig | ModelConfig,
+) -> dict[str, Any]:
     """The options as nested dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig | WordDepthsConfig):
+        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig | WordDepthsConfig):
             return as_dict(value)
         return list(value) if isinstance(value, tuple) else value
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from depthwise.config.exit_training import ExitTrainingConfig
+from depthwise.config.latent import LatentTrainingConfig
 from depthwise.config.masking import MaskingConfig
 
 TASKS = (
@@ -51,6 +52,9 @@ class DataConfig:
     """
     temperature: float = 1.0
     """T of the shares n^(1/T) by which pairs of n examples are drawn: 1 as the data are, ``.inf`` all the same."""
+    rounds: bool = False
+    """Whether batches of training come in rounds with one of each pair. With as many ``training.accumulate`` as there
+    are pairs, every update has all of them."""
     text: tuple[str, ...] = ("text",)
     """Fields of jsonl and of ``hub`` that hold the text to classify, or both texts of a pair."""
     num_texts: int | None = None
@@ -134,6 +138,8 @@ class TrainingConfig:
     """Spread the smoothed mass over the other types only, as fairseq does since 2020, and not over all."""
     exits: ExitTrainingConfig | None = None
     """How exits are trained, where the model has any; none means by the defaults of these options."""
+    latent: LatentTrainingConfig | None = None
+    """How gates of layers are trained, where the model has any; none means by the defaults of these options."""
     max_updates: int | None = None
     max_epochs: float | None = None
     batch_tokens: int | None = None
@@ -218,6 +224,9 @@ class EvaluationConfig:
     """What several references of a summary give: their ``best`` or their ``mean`` score."""
     context: int = 1
     """How many tokens at the beginning of a block a language model only sees, since the block before ended in them."""
+    gates: str | None = None
+    """What stands for the gates of latent layers: ``soft``, ``hard`` or ``sampled``; none means what the model's own
+    ``latent.gates`` says."""
 
 
 @dataclass(frozen=True, kw_only=True)

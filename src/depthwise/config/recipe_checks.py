@@ -5,14 +5,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from depthwise.config.parsing import shown
-from depthwise.config.recipe import TASKS, TrainingConfig
+from depthwise.config.recipe import TASKS, DataConfig, TrainingConfig
 from depthwise.errors import Problem
 
 GENERATING = ("translation", "multilingual_translation", "summarization")
 """Tasks with a source and a target."""
 ONLY_FOR = {
     **dict.fromkeys(
-        ("data.pairs", "data.temperature", "tokenizer.language_token", "generation.target"),
+        ("data.pairs", "data.temperature", "data.rounds", "tokenizer.language_token", "generation.target"),
         ("multilingual_translation",),
     ),
     **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
@@ -52,6 +52,12 @@ def without_effect(recipe: Any) -> Iterator[Problem]:
         default = next(field.default for field in fields(options) if field.name == option)
         if getattr(options, option) != default:
             yield Problem(name, f"has no effect on {recipe.task}, only on {', '.join(tasks)}; leave it out")
+
+
+def rounds_problems(data: DataConfig) -> Iterator[Problem]:
+    """Rounds have one batch of each pair, whatever its share."""
+    if data.rounds and data.temperature != 1:
+        yield Problem("data.temperature", "has no effect with data.rounds, where all pairs are drawn alike; remove it")
 
 
 def half_states_problems(training: TrainingConfig) -> Iterator[Problem]:

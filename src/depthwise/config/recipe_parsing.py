@@ -8,6 +8,8 @@ from typing import Any
 from depthwise.config.exit_training import RULES as EXIT_RULES
 from depthwise.config.exit_training import ExitTrainingConfig
 from depthwise.config.exit_training import without_effect as idle_exit_options
+from depthwise.config.latent import GATE_MODES, idle_latent
+from depthwise.config.latent import TRAINING_RULES as LATENT_RULES
 from depthwise.config.masking import RULES as MASKING_RULES
 from depthwise.config.masking import MaskingConfig, share_problem
 from depthwise.config.model import ModelConfig
@@ -44,7 +46,13 @@ from depthwise.config.recipe import (
     TokenizerConfig,
     TrainingConfig,
 )
-from depthwise.config.recipe_checks import half_states_problems, language_pairs, sides_of, without_effect
+from depthwise.config.recipe_checks import (
+    half_states_problems,
+    language_pairs,
+    rounds_problems,
+    sides_of,
+    without_effect,
+)
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
@@ -124,6 +132,8 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         for name in ("optimizer", "schedule"):
             if isinstance(given := getattr(training, name), Mapping) and "kind" not in given:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
+    if isinstance(data, DataConfig):
+        yield from rounds_problems(data)
     if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
         for split in ("train", "valid", "test"):
             if f"data.{split}" not in broken and len(files := getattr(data, split) or ()) > 2:
@@ -142,6 +152,8 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
     if isinstance(recipe.model, Mapping):
         yield from _model_problems(recipe)
         yield from _exit_training_problems(recipe, broken)
+        if isinstance(training, TrainingConfig) and _is_whole(recipe.model):
+            yield from idle_latent(training, model_options(recipe.model))
 
 
 def _exit_training_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
@@ -149,12 +161,16 @@ def _exit_training_problems(recipe: Recipe, broken: set[str]) -> Iterator[Proble
     training = recipe.training
     if not isinstance(training, TrainingConfig) or not isinstance(training.exits, ExitTrainingConfig):
         return
-    preset_is_known = recipe.model.get("preset") in (None, *preset_names())
-    if PRETRAINED not in recipe.model and preset_is_known and model_options(recipe.model).get("exits") is None:
+    if _is_whole(recipe.model) and model_options(recipe.model).get("exits") is None:
         yield Problem("training.exits", "has no effect on a model without exits; set model.exits, or remove it")
     elif not any(name.startswith("training.exits.") for name in broken):
         for problem in idle_exit_options(training.exits):
             yield Problem(f"training.exits.{problem.option}", problem.message)
+
+
+def _is_whole(model: Mapping[str, Any]) -> bool:
+    """Whether what the recipe does not say of its model is not said elsewhere either."""
+    return PRETRAINED not in model and model.get("preset") in (None, *preset_names())
 
 
 def _endless(recipe: Recipe) -> Iterator[Problem]:
@@ -248,6 +264,8 @@ RULES: Rules = {
     "context": partial(at_least, 1),
     **MASKING_RULES,
     **EXIT_RULES,
+    **LATENT_RULES,
+    "gates": partial(choice, GATE_MODES),
     "on_bad_line": partial(choice, ("fail", "skip")),
     "too_long": partial(choice, ("skip", "cut", "split")),
     "kind": partial(choice, ("bpe", "unigram", "word", "char", "byte")),

@@ -12,6 +12,7 @@ from typing import Any
 from depthwise.config.checks import BrokenOption, View, relation_problems
 from depthwise.config.depth import policy_dict
 from depthwise.config.depth_parsing import parse_policy, placement_problems
+from depthwise.config.latent import MODEL_RULES as LATENT_RULES
 from depthwise.config.model import (
     ACTIVATIONS,
     EXIT_HEADS,
@@ -173,4 +174,5 @@ RULES: Rules = {
     "cutoffs": _cutoffs,
     "depths": _exit_depths,
     **WORD_RULES,
+    **LATENT_RULES,
 }

@@ -80,7 +80,7 @@ class LanguageBatches(TokenBatches):
     each once. Otherwise a pair has its share of the epoch: a small one is gone through several times, each time in
     batches of its own, and of a large one every epoch takes the next part. An epoch depends on seed and number only,
     and is shared by processes and resumed like that of ``TokenBatches``. Where the order is not ``shuffled``, pairs
-    come one after the other.
+    come one after the other. In ``rounds`` all pairs have as many batches, and every round has one of each.
     """
 
     def __init__(
@@ -89,12 +89,13 @@ class LanguageBatches(TokenBatches):
         options: BatchOptions,
         temperature: float = 1.0,
         *,
+        rounds: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         if not lengths:
             raise DataError("there are no languages to batch; give at least one pair")
-        self.temperature = temperature
+        self.temperature, self.rounds = temperature, rounds
         self.names = tuple(lengths)
         tables = [table if table.ndim == 2 else table[:, None] for table in lengths.values()]
         self._begins = np.cumsum([0, *(len(table) for table in tables)])
@@ -112,6 +113,8 @@ class LanguageBatches(TokenBatches):
         A share counts examples; with as many batches per example as a pair has, it becomes a share of batches.
         """
         available = np.array([member.num_batches for member in self._members])
+        if self.rounds:
+            return [max(1, round(available.mean()))] * len(available)
         examples = np.array([len(member.examples) for member in self._members])
         weights = temperature_shares(examples, self.temperature) * available / examples
         exact = weights / weights.sum() * available.sum()
@@ -121,7 +124,8 @@ class LanguageBatches(TokenBatches):
         return np.maximum(whole, 1).tolist()
 
     def _digest(self) -> int:
-        return zlib.crc32(repr((self.names, self._begins.tolist(), self.temperature)).encode(), super()._digest())
+        drawn = (self.names, self._begins.tolist(), self.temperature, *(("rounds",) if self.rounds else ()))
+        return zlib.crc32(repr(drawn).encode(), super()._digest())
 
     def planned(self, epoch: int) -> Plan:
         """The batches that are next in each pair, and the order of all of them."""
@@ -132,7 +136,9 @@ class LanguageBatches(TokenBatches):
         bounds = np.cumsum([0, *map(len, parts)])
         order = np.arange(len(parts))
         if self.options.order == "shuffled":
-            order = np.random.default_rng([self.options.seed, epoch]).permutation(order)
+            draw = np.random.default_rng([self.options.seed, epoch])
+            in_rounds = order.reshape(len(self.names), -1).T if self.rounds else order
+            order = draw.permuted(in_rounds, axis=1).ravel() if self.rounds else draw.permutation(order)
         return Plan(np.concatenate(parts), bounds, order)
 
 
@@ -158,9 +164,10 @@ def _batches(member: TokenBatches, first: int, num: int) -> list[npt.NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class LanguageRow(Row):
-    """A row that knows the number of its pair."""
+    """A row that knows the number of its pair or, where it is to be translated, its languages as far as told."""
 
     pair: int | None = None
+    languages: tuple[str | None, str | None] = (None, None)
 
 
 class LanguageStores:

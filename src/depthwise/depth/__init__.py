@@ -3,6 +3,7 @@
 from depthwise.depth.build import build_policy
 from depthwise.depth.confidence_threshold import ConfidenceThreshold
 from depthwise.depth.fixed import FixedDepth
+from depthwise.depth.latent import LatentGates, LatentLayers
 from depthwise.depth.learned_confidence import LearnedConfidence
 from depthwise.depth.patience import Patience
 from depthwise.depth.plan import Gate, Plan
@@ -16,6 +17,8 @@ __all__ = [
     "Context",
     "FixedDepth",
     "Gate",
+    "LatentGates",
+    "LatentLayers",
     "LearnedConfidence",
     "Lesson",
     "Patience",

@@ -13,11 +13,13 @@ class Gate:
     """A gate on every residual branch of one block, for all (scalar), per row ``(B,)`` or per token ``(B, T)``.
 
     ``run`` selects: where it is false the token leaves the block as it entered, bit for bit. ``weight`` multiplies the
-    branch. Either may be none; both together weigh the branch of those who run.
+    branch. Either may be none; both together weigh the branch of those who run. ``whole`` weighs what the block adds in
+    the place of its branches, x + g (block(x) − x).
     """
 
     run: Bool[Tensor, "..."] | None = None
     weight: Float[Tensor, "..."] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,11 @@ class Decoding:
         leaves at most ``max_pending`` of them behind, and runs prompts to the end of the stack.
         """
         check_fill(fill, max_pending)
+        if "decoder" in self.model.latent_layers():
+            raise InputError(
+                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
+                "remove the layers that it does not use: depthwise prune"
+            )
         if self.model.training:
             raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
         begin, search = self._now(), SearchOptions.of(self.model.generation_config, options)

@@ -79,12 +79,16 @@ class Engine:
     def can_generate(self, options: Iterable[str] = ()) -> bool:
         """Whether ``generate`` is for this model and knows these options, and those that its generation config sets.
 
-        It is not for models without a decoder, nor for those that are sharded over several processes, whose weights are
-        together only while the model itself runs.
+        It is not for models without a decoder, nor for those with gates on its layers or gates that differ between
+        languages, nor for those that are sharded over several processes, whose weights are together only while the
+        model itself runs.
         """
+        gates = self.model.latent_layers()
+        has_gates = "decoder" in gates or any(len(of_side.languages) > 1 for of_side in gates.values())
         is_sharded = any(isinstance(module, FSDPModule) for module in self.model.modules())
         return (
             self._decoding is not None
             and not is_sharded
+            and not has_gates
             and not unknown_options(options_set_in(self._decoding.model.generation_config), options)
         )

@@ -80,6 +80,8 @@ def load_run(
         raise InputError(f"{name} has no effect where no policy decides; add --depth policy")
     task = open_run(folder, recipe_changes)
     model = load_model(task, folder, pick_device(device), precision)
+    if task.recipe.evaluation.gates is not None:
+        model.use_gates(task.recipe.evaluation.gates, task.recipe.seed)
     run = Run(Path(folder), task, Engine(model), precision)
     if isinstance(task, WordDepthTask) and task.word_options is not None:
         return _by_words(run, task, depth)

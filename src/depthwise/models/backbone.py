@@ -75,6 +75,8 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         token_type_ids: Int[Tensor, "B S"] | None = None,
         leaving: Leaving | None = None,
         own_factors: Sequence[float] | None = None,
+        source_languages: Int[Tensor, "B"] | None = None,
+        target_languages: Int[Tensor, "B"] | None = None,
     ) -> DepthwiseOutput:
         """Run the encoder, the decoder, or one after the other.
 
@@ -83,6 +85,7 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         stands in for ``input_ids``. With ``use_cache`` the output carries the state of decoding, which the next call
         takes as ``past_key_values``; the source is then in the state and need not be given again. ``token_type_ids``
         serve an encoder alone. ``own_factors`` are those of ``Stack.run_all``, for the stack with the exits.
+        Latent layers whose gates differ between languages want to know those of each row, by their numbers.
         """
         if token_type_ids is not None and self.decoder is not None:
             raise InputError("token_type_ids serve an encoder without a decoder; leave them out")
@@ -111,7 +114,7 @@ class DepthwiseModel(DepthwisePreTrainedModel):
         ids = _given(decoder_input_ids, "decoder_input_ids")
         if encoder_outputs is None and not (state is not None and state.memories):
             source_ids = _given(input_ids, "input_ids")
-            encoder_outputs = self.encoder(source_ids, attention_mask, encoder_plan)
+            encoder_outputs = self.encoder(source_ids, attention_mask, encoder_plan, source_languages=source_languages)
             if attention_mask is None:
                 attention_mask = source_ids != self.config.pad_token_id
         source = None if encoder_outputs is None else _source(encoder_outputs[0], attention_mask, ids)
@@ -124,6 +127,7 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             output_hidden_states,
             leaving=leaving,
             own_factors=own_factors,
+            target_languages=target_languages,
         )
         if encoder_outputs is None:
             return output

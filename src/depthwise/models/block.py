@@ -147,9 +147,20 @@ class Block(GradientCheckpointingLayer):
 
         A source that was not written yet (``write_source``) is written here, within what is sharded and checkpointed.
         """
+        if gate is not None and gate.whole:
+            return self._weighed(x, gate, valid, past, source)
         mixed, memory = self.mixer.write_and_read(self.mixer_residual.enter(x), valid, past)
         x = self.mixer_residual.leave(x, mixed, gate)
         return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
+
+    def _weighed(
+        self, x: Tensor, gate: Gate, valid: Tensor | None, past: Memory | None, source: KeyValueMemory | Source | None
+    ) -> tuple[Float[Tensor, "B T D"], Memory]:
+        """x and a share of what the whole block adds to it."""
+        after, memory = self.forward(x, valid=valid, past=past, source=source, gate=Gate(gate.run))
+        if gate.weight is None:
+            return after, memory
+        return x + (after - x) * _per_token(gate.weight).to(x.dtype), memory
 
     def run_packed(
         self, x: Float[Tensor, "1 N D"], places: Places, weight: Float[Tensor, "1 A"] | None = None

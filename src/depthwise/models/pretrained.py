@@ -7,7 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from depthwise.errors import ConfigError, Problem
+from depthwise.depth import LatentLayers
+from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.configuration import DepthwiseConfig
@@ -64,6 +65,18 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             )
         super().gradient_checkpointing_enable(*args, **kwargs)
 
+    def latent_layers(self) -> dict[str, LatentLayers]:
+        """The gates of each side whose layers are latent."""
+        found = {module.side: module for module in self.modules() if isinstance(module, LatentLayers)}
+        return {side: found[side] for side in ("encoder", "decoder") if side in found}
+
+    def use_gates(self, mode: str, seed: int = 0) -> None:
+        """From now on, outside training, weigh latent layers by ``soft``, ``hard`` or ``sampled`` gates."""
+        if not (layers := self.latent_layers()):
+            raise InputError("this model has no gates on its layers; train one with model.latent, or leave gates out")
+        for of_side in layers.values():
+            of_side.use(mode, seed)
+
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise the parameters that a module holds itself, as the reference implementation does.
 
@@ -93,6 +106,10 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(module.weight, gain=module.out_gain)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        if isinstance(module, LatentLayers):
+            init.constant_(module.logits, float(module.options.init))
+            init.constant_(module.temperature, float(module.options.temperature))
+            init.zeros_(module.hardness)
         if isinstance(module, LightConv):
             init.uniform_(module.weight, -module.weight_bound, module.weight_bound)
         if isinstance(module, ProjectedConv) and module.conv_bias is not None:

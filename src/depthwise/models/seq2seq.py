@@ -54,6 +54,8 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
         encoder_plan: Plan | None = None,
         output_hidden_states: bool | None = None,
         objective: ExitObjective | None = None,
+        source_languages: Int[Tensor, "B"] | None = None,
+        target_languages: Int[Tensor, "B"] | None = None,
     ) -> DepthwiseOutput:
         """Scores of the next target token at every step; see ``DepthwiseModel.forward`` for what goes in.
 
@@ -79,6 +81,8 @@ class DepthwiseForSeq2SeqLM(HasLanguageHead, DepthwisePreTrainedModel, Depthwise
             encoder_plan,
             output_hidden_states,
             leaving=self.leaving(),
+            source_languages=source_languages,
+            target_languages=target_languages,
             return_dict=True,
         )
         logits = self.scores_each(output.last_hidden_state, output.depths)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from depthwise.config import ModelConfig
-from depthwise.depth import Plan
+from depthwise.depth import LatentGates, LatentLayers, Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
@@ -14,7 +14,7 @@ from depthwise.models.executing import current_executor
 from depthwise.models.inputs import check_ids, check_token_types, valid_tokens
 from depthwise.models.masked import Leaving, run_leaving, run_masked
 from depthwise.models.outputs import DepthwiseOutput
-from depthwise.models.stack import Source, Stack
+from depthwise.models.stack import Gates, Source, Stack
 from depthwise.shapes import Bool, Int, Tensor
 
 
@@ -31,6 +31,7 @@ class Encoder(nn.Module):
         self.embedding = Embedding(options, options.encoder, options.source_vocab_size or options.vocab_size, padding)
         norms = _own_norms(options) if options.decoder is None else ()
         self.stack = Stack(options.encoder, width=options.width, causal=False, own_norms=norms)
+        self.latent = _latent_layers(options, "encoder")
 
     def forward(
         self,
@@ -43,10 +44,12 @@ class Encoder(nn.Module):
         token_type_ids: Int[Tensor, "B T"] | None = None,
         leaving: Leaving | None = None,
         own_factors: Sequence[float] | None = None,
+        source_languages: Int[Tensor, "B"] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens. Without a mask, tokens with the padding id are padding.
 
-        They run what ``plan`` says, or leave where ``leaving`` lets them.
+        They run what ``plan`` says, or leave where ``leaving`` lets them. Without either, latent layers weigh what they
+        run; ``source_languages`` numbers the language of every row, where gates differ between languages.
 
         Transformers' ``generate`` passes ``output_attentions`` and ``return_dict``; there are no attention weights to
         give, and the result is always one output.
@@ -58,13 +61,22 @@ class Encoder(nn.Module):
         valid = valid_tokens(attention_mask, input_ids, "attention_mask", self.padding)
         x = self.embedding(input_ids, valid, type_ids=token_type_ids)
         keep, executor = bool(output_hidden_states), current_executor()
-        if executor is not None and not (keep or self.training):
+        latent = None
+        if plan is None and self.latent is not None:
+            latent = self.latent(source_languages, len(input_ids))
+        is_packed = executor is not None and not (keep or self.training)
+        if latent is not None and is_packed and not latent.whole:
+            plan, latent = latent.plan(self.stack.num_layers, *input_ids.shape), None
+        if executor is not None and is_packed and latent is None:
             steps = _steps(input_ids, valid, None)
             output, depths = executor(self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
             return DepthwiseOutput(last_hidden_state=output.final, depths=depths)
         depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
         if plan is not None:
             output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
+        elif latent is not None:
+            depths = depths_gated(input_ids, valid, latent, self.stack.num_layers)
+            output = self.stack.run_all(x, _gates(latent), valid=valid, keep_hidden=keep)
         elif leaving is not None:
             steps = _steps(input_ids, valid, None)
             output, depths = run_leaving(self.stack, x, leaving, steps, valid=valid, keep_hidden=keep)
@@ -95,6 +107,7 @@ class Decoder(nn.Module):
             has_source=options.encoder is not None,
             own_norms=_own_norms(options),
         )
+        self.latent = _latent_layers(options, "decoder")
 
     def forward(
         self,
@@ -107,10 +120,13 @@ class Decoder(nn.Module):
         num_layers: int | None = None,
         leaving: Leaving | None = None,
         own_factors: Sequence[float] | None = None,
+        target_languages: Int[Tensor, "B"] | None = None,
     ) -> DepthwiseOutput:
         """States of all tokens, or of the next ones after those that ``state`` remembers.
 
-        They run what ``plan`` says, or leave where ``leaving`` lets them; ``num_layers`` cuts the stack there.
+        They run what ``plan`` says, or leave where ``leaving`` lets them; ``num_layers`` cuts the stack there. Without
+        a plan, latent layers weigh what they run; ``target_languages`` numbers the language of every row, where gates
+        differ between languages.
 
         ``attention_mask`` covers these tokens alone, or all since the first. Without a mask no token is padding: the
         padding id may be the first token of a target.
@@ -136,6 +152,12 @@ class Decoder(nn.Module):
                 state=state,
                 keep_hidden=keep,
                 own_factors=own_factors,
+            )
+        elif self.latent is not None:
+            latent = self.latent(target_languages, len(input_ids))
+            depths = depths_gated(input_ids, valid, latent, num_layers or self.stack.num_layers)
+            output = self.stack.run_all(
+                x, _gates(latent), valid=valid, source=source, state=state, num_layers=num_layers, keep_hidden=keep
             )
         elif leaving is not None and num_layers in (None, self.stack.num_layers):
             steps = _steps(input_ids, valid, num_earlier)
@@ -166,6 +188,27 @@ class Decoder(nn.Module):
 def _own_norms(options: ModelConfig) -> tuple[int, ...]:
     """The depths of exits that have a norm of their own."""
     return options.exit_depths[:-1] if options.exits is not None and options.exits.norms == "separate" else ()
+
+
+def _latent_layers(options: ModelConfig, side: str) -> LatentLayers | None:
+    """The gates of a side, where its layers are latent."""
+    if options.latent is None or side not in options.latent.sides:
+        return None
+    stack = getattr(options, side)
+    return LatentLayers(options.latent, stack.num_layers, side)
+
+
+def _gates(latent: LatentGates) -> Gates:
+    return lambda layer, _: latent.gate(layer)
+
+
+def depths_gated(
+    ids: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None, latent: LatentGates, num_layers: int
+) -> Int[Tensor, "B T"]:
+    """How many blocks each token ran under these gates, and none on padding."""
+    found = latent.depths(num_layers)
+    depths = ids.new_zeros(ids.shape) + (found.view(-1, 1) if isinstance(found, Tensor) else found)
+    return depths if valid is None else depths * valid
 
 
 def _steps(

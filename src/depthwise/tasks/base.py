@@ -39,6 +39,7 @@ from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import least, shortened
 from depthwise.tasks.exit_training import NLL, ExitTraining, exit_training
+from depthwise.tasks.latent_training import LatentTraining, latent_training
 from depthwise.tasks.pretrained import pretrained_model
 from depthwise.tasks.sources import SPLITS
 from depthwise.tasks.values import Examples, Losses, Prediction
@@ -71,8 +72,9 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe, self.tokenizers = recipe, tokenizers
-        if recipe.training.exits is not None or recipe.model.get("exits") is not None:
-            self.exits  # noqa: B018 (refuses what this model cannot learn)
+        for name in _LEARNED:
+            if getattr(recipe.training, name) is not None or recipe.model.get(name) is not None:
+                getattr(self, name)  # refuses what this model cannot learn
         unknown = [name for name in self.metrics if name not in self.known_metrics()]
         if unknown:
             known = ", ".join(self.known_metrics())
@@ -162,6 +164,11 @@ class Task(ABC):
         """How the exits of the model learn, where it has any."""
         return exit_training(self.recipe, self.options)
 
+    @cached_property
+    def latent(self) -> LatentTraining | None:
+        """How the gates of the model learn, where its layers are latent."""
+        return latent_training(self.recipe, self.options)
+
     def model_config(self) -> DepthwiseConfig:
         """The configuration of a new model, with the special tokens of these tokenizers."""
         target = self.tokenizers.target
@@ -191,10 +198,8 @@ class Task(ABC):
         model = {name: value for name, value in as_dict(self.options).items() if name not in _FROM_TOKENIZERS}
         if PRETRAINED in self.recipe.model:
             model[PRETRAINED] = self.recipe.model[PRETRAINED]
-        training = self.recipe.training
-        if self.exits is not None:
-            training = replace(training, exits=self.exits.options)
-        return replace(self.recipe, model=model, training=training)
+        decided: dict[str, Any] = {name: of.options for name in _LEARNED if (of := getattr(self, name)) is not None}
+        return replace(self.recipe, model=model, training=replace(self.recipe.training, **decided))
 
     # Learning
 
@@ -231,6 +236,8 @@ class Task(ABC):
         """What is said before every update, counted from 0: what is learned may change with it."""
         if self.exits is not None:
             self.exits.advance(update, num_updates, device)
+        if self.latent is not None:
+            self.latent.advance(update, device)
 
     def taught(
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], num_items: Tensor | int | None
@@ -388,5 +395,6 @@ class Task(ABC):
         return files
 
 
+_LEARNED = ("exits", "latent")
 _FROM_TOKENIZERS = ("vocab_size", "source_vocab_size")
 """What a recipe does not say about a model, because its tokenizers do."""

@@ -6,6 +6,7 @@ is the one that is quoted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from depthwise.config import Recipe
+from depthwise.config import ModelConfig, Recipe
 from depthwise.data import (
     BatchOptions,
     DecoderLanguageCollator,
@@ -36,6 +37,7 @@ from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, compare_means_of
 from depthwise.metrics.bleu_counts import bleu_of_counts
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import encoded
+from depthwise.tasks.latent_training import LANGUAGES
 from depthwise.tasks.pair_sources import language_pairs, pair_corpora
 from depthwise.tasks.translation import EXACT_MATCH, Translation, matches, score_texts
 from depthwise.tasks.values import Examples, Losses
@@ -62,6 +64,7 @@ class MultilingualTranslation(Translation):
             if is_new:
                 add_language_tokens(tokenizer, targets)
             self.tokens = language_tokens(tokenizer)
+            self.__dict__.pop("options", None)  # asked for before its vocabulary had these tokens
         self._check(targets)
 
     def _check(self, targets: Sequence[str]) -> None:
@@ -82,6 +85,26 @@ class MultilingualTranslation(Translation):
     def languages(self) -> tuple[str, ...]:
         """Those that the model writes."""
         return tuple(self.tokens) or tuple(sorted({pair.target for pair in self.pairs}))
+
+    @cached_property
+    def options(self) -> ModelConfig:
+        """Where gates differ between languages, those of the data, unless the model is older than this data."""
+        options = super().options
+        latent = options.latent
+        if latent is None or not latent.per_language or latent.source_languages or latent.target_languages:
+            return options
+        pairs = language_pairs(self.recipe.data)
+        sources, targets = sorted({pair.source for pair in pairs}), sorted({pair.target for pair in pairs})
+        latent = replace(latent, source_languages=tuple(sources), target_languages=tuple(targets))
+        return replace(options, latent=latent)
+
+    def _gated(self, side: str) -> tuple[str, ...]:
+        """The languages between which the gates of a side differ; none where they do not."""
+        latent = self.options.latent
+        if latent is None or side not in latent.sides:
+            return ()
+        languages = latent.languages(side)
+        return languages if len(languages) > 1 else ()
 
     # Data
 
@@ -112,16 +135,39 @@ class MultilingualTranslation(Translation):
     ) -> LanguageBatches:
         """Batches of one pair each; only those of training are drawn by temperature."""
         assert isinstance(examples, LanguageStores)
-        temperature = self.recipe.data.temperature if options.order == "shuffled" else 1.0
-        return LanguageBatches(examples.lengths(), options, temperature, rank=rank, world_size=world_size)
+        is_drawn = options.order == "shuffled"
+        temperature, rounds = self.recipe.data.temperature if is_drawn else 1.0, is_drawn and self.recipe.data.rounds
+        return LanguageBatches(
+            examples.lengths(), options, temperature, rounds=rounds, rank=rank, world_size=world_size
+        )
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         batch = DecoderLanguageCollator(self._pad_id)(rows) if self.placement == "decoder" else super().collate(rows)
-        numbers = [row.pair for row in rows if isinstance(row, LanguageRow)]
+        numbers = [row.pair for row in rows if isinstance(row, LanguageRow) and row.pair is not None]
         if numbers:
             assert len(set(numbers)) == 1, "batches that are learned from are of one pair"
             batch["pair"] = torch.tensor(numbers)
-        return batch
+        return {**batch, **self._languages_of(rows)}
+
+    def _languages_of(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """The numbers of the languages of all rows, as the gates count them."""
+        found = {}
+        for which, side in enumerate(("encoder", "decoder")):
+            known = self._gated(side)
+            if not known:
+                continue
+            numbers = []
+            for row in rows:
+                assert isinstance(row, LanguageRow)
+                pair = None if row.pair is None else self.pairs[row.pair]
+                language = row.languages[which] if pair is None else (pair.source, pair.target)[which]
+                if language not in known:
+                    told = "no language is named" if language is None else f"{language} is none of them"
+                    remedy = "name both before each text, as in de-en" if side == "encoder" else "name one of these"
+                    raise InputError(f"the {side} has layers for {', '.join(known)}; {told}; {remedy}")
+                numbers.append(known.index(language))
+            found[LANGUAGES[side]] = torch.tensor(numbers)
+        return found
 
     # Learning
 
@@ -154,23 +200,37 @@ class MultilingualTranslation(Translation):
 
     @property
     def num_inputs(self) -> int:
-        return 2 if self.target is None else 1
+        return 2 if self.target is None or self._gated("encoder") else 1
 
     @property
     def input_names(self) -> tuple[str, ...]:
+        if self._gated("encoder"):
+            return ("pair of languages", "text")
         return ("language", "text") if self.target is None else ("text",)
 
     def inputs_of(self, example: Example) -> tuple[str, ...]:
-        return (_pair(example).target, example.texts[0])
+        pair = _pair(example)
+        return (str(pair) if self._gated("encoder") else pair.target, example.texts[0])
 
     def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
-        """Inputs are a text, or a language and a text."""
-        tokens = [self._token(self.target if len(of_row) == 1 else of_row[0].strip()) for of_row in texts]
+        """Inputs are a text, or a language (or a pair of languages) and a text."""
+        told = [self._told(self.target if len(of_row) == 1 else of_row[0].strip()) for of_row in texts]
+        tokens = [self._token(target) for _, target in told]
         sources = encoded(self.tokenizers.source, [of_row[-1] for of_row in texts])
         if self.placement == "source":
-            told = [np.concatenate([[token], ids]) for token, ids in zip(tokens, sources, strict=True)]
-            return [Row(index, (ids,), None) for index, ids in enumerate(told)]
-        return [Row(index, (ids,), token) for index, (ids, token) in enumerate(zip(sources, tokens, strict=True))]
+            begun = [np.concatenate([[token], ids]) for token, ids in zip(tokens, sources, strict=True)]
+            return [LanguageRow(index, (ids,), None, languages=told[index]) for index, ids in enumerate(begun)]
+        return [
+            LanguageRow(index, (ids,), token, languages=told[index])
+            for index, (ids, token) in enumerate(zip(sources, tokens, strict=True))
+        ]
+
+    def _told(self, languages: str | None) -> tuple[str | None, str | None]:
+        """Source and target language of an input that names the target, or both as in ``en-de``."""
+        if languages is None or "-" not in languages:
+            return None, languages
+        source, _, target = languages.partition("-")
+        return source, target
 
     def _token(self, language: str | None) -> int | None:
         if language not in self.languages:

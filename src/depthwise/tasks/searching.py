@@ -1,9 +1,9 @@
 """By whom text is searched for: the model's own ``generate``, unless somebody says otherwise for a while."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -21,6 +21,7 @@ class Search:
 
     ``max_length`` is the most tokens of any row, the prompt or the start token included; ``limits`` are the most new
     ones of each row, the last of which then is ``end_id``. ``starts`` are what targets begin from, if not as usual.
+    ``languages`` are those that the gates of latent layers ask for, by the names of ``forward``.
     """
 
     input_ids: Int[Tensor, "B T"]
@@ -30,6 +31,7 @@ class Search:
     max_length: int
     limits: Int[Tensor, "B"] | None = None
     starts: Sequence[int] | None = None
+    languages: Mapping[str, Int[Tensor, "B"]] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def search_by_model(model: PreTrainedModel, search: Search) -> Found:
         logits_processor=LogitsProcessorList(processors),
         return_dict_in_generate=True,
         **options,
+        **search.languages,
     )
     num_first = 1 if model.config.is_encoder_decoder else search.input_ids.shape[1]
     depths = generated_depths(output)

@@ -16,6 +16,7 @@ from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.shapes import Float, Int, Tensor
 from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import encoded, least
+from depthwise.tasks.latent_training import LANGUAGES
 from depthwise.tasks.searching import Search, found_text
 from depthwise.tasks.values import Losses, Prediction
 
@@ -93,7 +94,8 @@ class SequenceToSequence(Task):
         earlier = batch.get("decoder_input_ids")
         if earlier is None:
             earlier = shifted(batch["labels"], self.start_id, self.tokenizers.target.pad_token_id)
-        return {**{name: batch[name] for name in ("input_ids", "attention_mask")}, "decoder_input_ids": earlier}
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        return {**given, "decoder_input_ids": earlier, **_languages(batch)}
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         nll = totals["nll"] / num_items
@@ -144,6 +146,7 @@ class SequenceToSequence(Task):
                 max_length=int(limits.max()) + 1,  # with the start token
                 limits=limits,
                 starts=None if starts is None else starts[:, 0].tolist(),
+                languages=_languages(batch),
             ),
         )
         texts = self.tokenizers.target.batch_decode(found.sequences, skip_special_tokens=True)
@@ -160,6 +163,11 @@ class SequenceToSequence(Task):
         of_labels = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         sums: list[float] = of_labels.masked_fill(labels == IGNORED, 0).double().sum(1).tolist()
         return sums
+
+
+def _languages(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The languages of all rows, where the gates of latent layers ask for them."""
+    return {name: batch[name] for name in LANGUAGES.values() if name in batch}
 
 
 def shifted(labels: Int[Tensor, "B T"], start: int, padding: int) -> Int[Tensor, "B T"]:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
+from depthwise.depth import LatentLayers
 from depthwise.errors import BackendUnavailable, ConfigError, InputError, Problem
 from depthwise.shapes import Tensor
 from depthwise.training.builders import checked_builder
@@ -143,19 +144,25 @@ def trust_ratios(
 
 
 def parameter_groups(
-    model: nn.Module, *, weight_decay: float, decay_biases_and_norms: bool = True
+    model: nn.Module, logits_lr: float | None = None, *, weight_decay: float, decay_biases_and_norms: bool = True
 ) -> list[dict[str, Any]]:
     """The trainable parameters of a model, each once, in groups that differ in weight decay.
 
     With ``decay_biases_and_norms=False`` a second group without decay takes biases, the weights of norms and all other
     parameters of fewer than two axes. It is marked ``adapt=False``: LAMB as its authors released it gives these the
-    plain step of Adam.
+    plain step of Adam. The logits of latent layers are a last group without decay, at ``logits_lr`` where that is
+    given.
     """
     trainable = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     if not trainable:
         raise ConfigError("optimiser", [Problem("model", "no parameter is trainable; unfreeze some")])
+    of_gates = {id(module.logits) for module in model.modules() if isinstance(module, LatentLayers)}
+    logits = [param for _, param in trainable if id(param) in of_gates]
+    trainable = [(name, param) for name, param in trainable if id(param) not in of_gates]
+    rate = {} if logits_lr is None else {"lr": logits_lr}
+    last = [{"params": logits, "weight_decay": 0.0, "adapt": False, **rate}] if logits else []
     if decay_biases_and_norms:
-        return [{"params": [param for _, param in trainable], "weight_decay": weight_decay}]
+        return [{"params": [param for _, param in trainable], "weight_decay": weight_decay}, *last]
     of_norms = {
         id(param) for module in model.modules() if isinstance(module, _NORMS) for param in module.parameters(False)
     }
@@ -168,7 +175,7 @@ def parameter_groups(
         {"params": decayed, "weight_decay": weight_decay},
         {"params": spared, "weight_decay": 0.0, "adapt": False},
     ]
-    return [group for group in groups if group["params"]]
+    return [*(group for group in groups if group["params"]), *last]
 
 
 def adam(
@@ -217,12 +224,13 @@ def build_optimizer(
     *,
     weight_decay: float = 0.0,
     decay_biases_and_norms: bool = True,
+    logits_lr: float | None = None,
     **options: Any,
 ) -> Optimizer:
     """An optimiser of all trainable parameters by its name in ``OPTIMIZERS``; bad options are reported together."""
     grouping: dict[str, Any] = {"weight_decay": weight_decay, "decay_biases_and_norms": decay_biases_and_norms}
     builder = checked_builder("optimiser", kind, OPTIMIZERS, {**grouping, **options}, parameter_groups)
-    optimizer: Optimizer = builder(parameter_groups(model, **grouping))
+    optimizer: Optimizer = builder(parameter_groups(model, logits_lr, **grouping))
     return optimizer
 
 

@@ -4,6 +4,7 @@ recipe.given.yaml      the recipe and the command that asked for it, so that no 
 recipe.yaml            the same with every open option decided
 tokenizer.json, …      as soon as they are trained
 metrics.jsonl          while training
+layers.jsonl           the same, where layers are latent
 checkpoint-<update>/   while training, and for averaging afterwards
 config.json, model.safetensors, generation_config.json, training.json    at the end
 """

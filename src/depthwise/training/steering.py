@@ -15,6 +15,11 @@ class Steering(TrainerCallback):
     def __init__(self, trainer: "DepthwiseTrainer") -> None:
         self.trainer = trainer
 
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.latent.hold(state.global_step)
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:

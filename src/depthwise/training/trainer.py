@@ -40,6 +40,7 @@ from depthwise.training.gradients import gradient_norms
 from depthwise.training.graphs import RecordedPasses
 from depthwise.training.half_states import HalfStates
 from depthwise.training.interrupts import STOPS, Interrupt
+from depthwise.training.latent import LatentSteps
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
@@ -87,6 +88,7 @@ class DepthwiseTrainer(Trainer):
         super().__init__(model=model, args=arguments, callbacks=[Steering(self)])
         for usual in (PrinterCallback, ProgressCallback):
             self.remove_callback(usual)
+        self.latent = LatentSteps(task, model, self.run)
         self.meter = Meter(arguments.device)
         if team.leads:  # which has the sums of all
             self.meter.load_state_dict(progress.meter)
@@ -148,9 +150,13 @@ class DepthwiseTrainer(Trainer):
         """The loss of one batch, divided by the items of the whole update; DDP's mean over processes is undone."""
         assert not return_outputs
         assert num_items_in_batch is not None
-        losses = self.task.losses(self._run_as(model), inputs, num_items_in_batch)  # type: ignore[arg-type]
+        losses = self._losses(self._run_as(model), inputs, num_items_in_batch)
         self._count(losses, num_items_in_batch)
         return losses.loss * self.args.world_size
+
+    def _losses(self, model: nn.Module, batch: dict[str, Any], num_items: Tensor | int) -> Losses:
+        losses = self.task.losses(model, batch, num_items)  # type: ignore[arg-type]
+        return self.latent.added(losses, batch, self.args.gradient_accumulation_steps * self.args.world_size)
 
     def _count(self, losses: Losses, num_items: Tensor | int) -> None:
         num_here = self._num_items_of.pop(0)
@@ -178,7 +184,7 @@ class DepthwiseTrainer(Trainer):
         return losses.loss.detach()
 
     def _pass(self, model: nn.Module, batch: dict[str, Tensor], num_items: Tensor) -> Losses:
-        losses = self.task.losses(model, batch, num_items)  # type: ignore[arg-type]
+        losses = self._losses(model, batch, num_items)
         self.accelerator.backward(losses.loss)
         return losses
 
@@ -196,6 +202,7 @@ class DepthwiseTrainer(Trainer):
         return 0
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        self.latent.hold(self.state.global_step)
         self._keep_norms_of_parts(model)
         norm: Tensor = super()._clip_grad_norm(model)
         return norm
@@ -218,7 +225,8 @@ class DepthwiseTrainer(Trainer):
         if self.optimizer is None:
             options = dict(self.task.recipe.training.optimizer)
             kind = options.pop("kind")
-            self.optimizer = build_optimizer(kind, self.trained_model if model is None else model, **options)
+            model = self.trained_model if model is None else model
+            self.optimizer = build_optimizer(kind, model, logits_lr=self.latent.lr, **options)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
@@ -248,6 +256,7 @@ class DepthwiseTrainer(Trainer):
         self._first_update = num_updates
         if self.team.leads:
             self.metrics_file.begin(num_updates)
+            self.latent.begin(num_updates)
             remove_unfinished(self.run, num_updates)
             (self.run / SUMMARY).unlink(missing_ok=True)
         self.team.wait()
@@ -262,6 +271,7 @@ class DepthwiseTrainer(Trainer):
         sums, num_items = self._over_processes()
         values = self.task.validation_metrics(sums, num_items)
         values |= {name: float(norm) for name, norm in self._norms.items()}
+        values |= self.latent.note(self.state.global_step, leads=self.is_world_process_zero())
         self._note({**values, "learning_rate": self._rate, "num_items": num_items})
         self._norms = {}
         self.meter.reset()

@@ -1,0 +1,169 @@
+"""Removing layers that a model has learned to leave out: what is left is a plain model with fewer layers.
+
+Where a gate is closed, a block of a stack without post-norm leaves states as they are. Without the block they are the
+same, and neither weights nor memory of it are needed.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from depthwise.config import LatentConfig, ModelConfig, StackConfig, as_dict
+from depthwise.errors import InputError
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Float, Tensor
+
+ALL = "all"
+"""Stands for the languages where gates do not tell them apart."""
+_LAYER = re.compile(r"((?:.*\.)?(encoder|decoder)\.stack\.layers\.)(\d+)(\..*)")
+_GATES = re.compile(r"(?:.*\.)?(encoder|decoder)\.latent\.(logits|temperature|hardness)")
+
+Model = TypeVar("Model", bound=DepthwisePreTrainedModel)
+Probabilities = dict[str, dict[str, Float[Tensor, "N"]]]
+"""Of the layers of each gated side, by language."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The layers of each gated side that stay, and those sides on which languages still differ in what they use."""
+
+    layers: dict[str, tuple[int, ...]]
+    gated: tuple[str, ...] = ()
+
+
+def layer_probabilities(model: DepthwisePreTrainedModel) -> Probabilities:
+    """How likely each layer is to be used: by learned gates, or by those of an imported model."""
+    if layers := model.latent_layers():
+        return {
+            side: dict(zip(of_side.languages or (ALL,), of_side.probabilities.detach(), strict=True))
+            for side, of_side in layers.items()
+        }
+    policy = model.config.policy
+    if policy is None or policy["kind"] != "latent":
+        raise InputError(
+            "this model has no gates that say which layers can go; train one with model.latent, or name a run that was"
+        )
+    found: Probabilities = {}
+    for side, part in (("encoder", 0), ("decoder", 2)):
+        if policy[f"{side}_logits"] is not None:
+            languages = [pair.partition("-")[part] for pair in policy["language_pairs"]]
+            rows = torch.tensor(policy[f"{side}_logits"]).sigmoid()
+            found[side] = dict(zip(languages, rows, strict=True))
+    return found
+
+
+def layers_to_keep(probabilities: Probabilities, language: str | None = None, keep: int | None = None) -> Kept:
+    """Those with a probability above one half, or as many of the most likely ones as ``keep`` says.
+
+    That is in one language, or in both of a pair such as ``en-de``; without one, what any language uses, or by the mean
+    of their probabilities.
+    """
+    named = _named(probabilities, language)
+    layers, gated = {}, []
+    for side, by_language in probabilities.items():
+        wanted = [by_language[named[side]]] if side in named else list(by_language.values())
+        num_layers = len(wanted[0])
+        if keep is not None:
+            if not 1 <= keep <= num_layers:
+                raise InputError(f"the {side} has {num_layers} layers; keep 1 to {num_layers} of them, not {keep}")
+            mean = (sum(wanted) / len(wanted)).tolist()  # type: ignore[union-attr]
+            layers[side] = tuple(sorted(sorted(range(num_layers), key=lambda layer: (-mean[layer], layer))[:keep]))
+            continue
+        used = [{layer for layer, chance in enumerate(row.tolist()) if chance > 0.5} for row in wanted]
+        layers[side] = tuple(sorted(set().union(*used)))
+        if not all(used):
+            likely = max(float(row.max()) for row, of_row in zip(wanted, used, strict=True) if not of_row)
+            raise InputError(
+                f"no layer of the {side} is more likely used than not (the likeliest has {likely:.2f}), so that "
+                "nothing would be left; say how many are to stay with --keep"
+            )
+        if any(of_row != used[0] for of_row in used):
+            gated.append(side)
+    return Kept(layers, tuple(gated))
+
+
+def _named(probabilities: Probabilities, language: str | None) -> dict[str, str]:
+    """The language that is asked for on each side that has gates for it."""
+    if language is None:
+        return {}
+    source, dash, target = language.partition("-")
+    asked = {"encoder": source, "decoder": target if dash else source}
+    several = {side: names for side, by_language in probabilities.items() if ALL not in (names := [*by_language])}
+    found = {side: asked[side] for side, names in several.items() if asked[side] in names}
+    if not several:
+        raise InputError("all languages share the layers of this model; leave --language out")
+    if not found or (dash and set(found) != set(several)):
+        known = "; ".join(f"the {side} has layers for {', '.join(names)}" for side, names in several.items())
+        raise InputError(f"{language} is no language of these gates; {known}")
+    return found
+
+
+def pruned(model: Model, kept: Kept) -> Model:
+    """The model without all other layers of its gated sides, and without gates where none is needed any more."""
+    options = model.config.options
+    stacks: dict[str, Any] = {side: _shortened(_stack(options, side), layers) for side, layers in kept.layers.items()}
+    latent: LatentConfig | None = None
+    if kept.gated:
+        if options.latent is None:
+            raise InputError(
+                "languages differ in the layers that they use, which an imported model cannot tell apart; name one "
+                "with --language, or say how many layers are to stay with --keep"
+            )
+        latent = replace(options.latent, sides=kept.gated, gates="hard")
+    config = copy.deepcopy(model.config)
+    for name, value in as_dict(replace(options, **stacks, latent=latent, policy=None)).items():
+        setattr(config, name, value)
+    smaller = type(model)(config)
+    smaller.to(device=model.device, dtype=model.dtype)  # type: ignore[call-arg]
+    smaller.load_state_dict(_weights(model, kept, options))
+    if model.generation_config is not None:
+        smaller.generation_config = copy.deepcopy(model.generation_config)
+    return smaller.train(model.training)
+
+
+def _stack(options: ModelConfig, side: str) -> StackConfig:
+    stack: StackConfig = getattr(options, side)
+    if stack.norm == "post":
+        raise InputError(
+            f"the {side} is post-norm, where a layer changes states even if its gate is closed; only layers of "
+            "pre-norm stacks, or of those without norms, can be removed"
+        )
+    return stack
+
+
+def _shortened(stack: StackConfig, layers: tuple[int, ...]) -> StackConfig:
+    sizes, shared = stack.kernel_sizes, stack.shared_layers
+    if sizes is not None and len(sizes) > 1:
+        sizes = tuple(sizes[layer] for layer in layers)
+    if shared is not None:
+        numbers = _new_numbers(stack, layers)
+        shared = tuple(numbers[stack.block_of(layer)] for layer in layers)
+    return replace(stack, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared)
+
+
+def _new_numbers(stack: StackConfig, layers: tuple[int, ...]) -> dict[int, int]:
+    """The number of each block that stays, in the order of its first use."""
+    return {block: number for number, block in enumerate(dict.fromkeys(map(stack.block_of, layers)))}
+
+
+def _weights(model: DepthwisePreTrainedModel, kept: Kept, options: ModelConfig) -> Mapping[str, Tensor]:
+    numbers = {side: _new_numbers(getattr(options, side), layers) for side, layers in kept.layers.items()}
+    found: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if match := _LAYER.fullmatch(name):
+            before, side, block, behind = match.groups()
+            if side in numbers:
+                if int(block) not in numbers[side]:
+                    continue
+                name = f"{before}{numbers[side][int(block)]}{behind}"
+        elif match := _GATES.fullmatch(name):
+            if match[1] not in kept.gated:
+                continue
+            if match[2] == "logits":
+                tensor = tensor[:, list(kept.layers[match[1]])]
+        found[name] = tensor
+    return found

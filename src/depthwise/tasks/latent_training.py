@@ -1,0 +1,195 @@
+"""How the gates of a task's model learn: samples, weights of the terms, and what is added to the loss of every pass."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from depthwise.config import LatentTrainingConfig, ModelConfig, Recipe, TrainingConfig
+from depthwise.config.latent import latent_problems
+from depthwise.depth import LatentLayers
+from depthwise.errors import ConfigError, Problem
+from depthwise.losses.latent import (
+    aggregated_prior,
+    bernoulli_kl,
+    depth_distance,
+    fairseq_aggregated,
+    fairseq_kl,
+    sharing_entropy,
+)
+from depthwise.models.pretrained import DepthwisePreTrainedModel
+from depthwise.shapes import Float, Tensor
+
+LANGUAGES = {"encoder": "source_languages", "decoder": "target_languages"}
+"""Under which name a batch says the languages that the gates of a side ask for."""
+
+
+class LatentTraining:
+    """What gates learn at each update.
+
+    All that changes from pass to pass, the noise of samples included, lies in tensors on the device, which ``advance``
+    writes to, so that passes can be recorded. Noise follows from seed, update and batch alone: it is the same in all
+    processes, and after an interruption.
+    """
+
+    def __init__(self, training: TrainingConfig, model: ModelConfig, seed: int) -> None:
+        assert model.latent is not None
+        self.options, self.structure = training.latent or LatentTrainingConfig(), model.latent
+        self._seed = seed
+        self._layers: dict[str, LatentLayers] = {}
+        self._numbers: Tensor | None = None
+        self._pass = (-1, 0)
+
+    def attach(self, model: DepthwisePreTrainedModel) -> None:
+        """The model whose gates these are."""
+        self._layers, self._numbers = model.latent_layers(), None
+
+    # Schedules
+
+    @property
+    def _soft_updates(self) -> int:
+        return self.options.soft_updates or 0
+
+    def _growth(self, update: int) -> tuple[float, float]:
+        """How far the weights of both terms have grown, from 0 to 1."""
+        anneal = self.options.anneal_updates
+        since = update - self._soft_updates
+
+        def share(num: int) -> float:
+            return min(1.0, num / anneal) if anneal else float(num >= 0)
+
+        if self.options.ramps == "fairseq":
+            second = share(since - anneal)
+            return share(since), 0.0 if since <= anneal else second * (self.depth_weight if second < 1 else 1.0)
+        return max(0.0, share(since)), max(0.0, share(since - anneal))
+
+    @property
+    def depth_weight(self) -> float:
+        return float(self.options.depth_weight)
+
+    def weights(self, update: int) -> tuple[float, float, float]:
+        """Those of the divergence, of the distance to the wanted depth and of the entropy, at an update from 0 on."""
+        first, second = self._growth(update)
+        return float(self.options.beta) * first, self.depth_weight * second, float(self.options.sharing_weight) * second
+
+    def temperature(self, update: int) -> float:
+        first, last = float(self.structure.temperature), self.options.final_temperature
+        if last is None:
+            return first
+        return first + (float(last) - first) * min(1.0, update / self.options.temperature_updates)
+
+    def is_hard(self, update: int) -> bool:
+        return self.options.soft_updates is not None and update >= self.options.soft_updates
+
+    def holds_logits(self, update: int) -> bool:
+        """Whether this update, counted from 0, is one of the weights alone."""
+        return (update + 1) % self.options.inner_updates != 0
+
+    # Passes
+
+    def advance(self, update: int, device: torch.device) -> None:
+        """Before a pass of an update, counted from 0; every pass of an update has noise of its own."""
+        self._pass = (update, self._pass[1] + 1 if self._pass[0] == update else 0)
+        draw = np.random.default_rng([self._seed, *self._pass])
+        is_grown = self._growth(update)[0] >= 1
+        numbers = torch.tensor([*self.weights(update), float(is_grown)])
+        self._numbers = _written(self._numbers, numbers, device)
+        for layers in self._layers.values():
+            noise = torch.from_numpy(draw.logistic(size=tuple(layers.logits.shape)).astype(np.float32))
+            layers.noise = _written(layers.noise, noise, device)
+            layers.temperature.fill_(self.temperature(update))
+            layers.hardness.fill_(float(self.is_hard(update)))
+
+    def penalty(self, batch: Mapping[str, Any]) -> Float[Tensor, ""]:
+        """What is added to the loss of the pass that was just made over this batch."""
+        assert self._numbers is not None
+        beta, depth_weight, sharing_weight, is_grown = self._numbers.unbind()
+        total = beta.new_zeros(())
+        for number, (side, layers) in enumerate(self._layers.items()):
+            assert layers.drawn is not None
+            probabilities, samples = layers.probabilities.float(), layers.samples(layers.drawn).float()
+            divergence = self._divergence(layers.logits, probabilities, samples, is_grown)
+            languages = batch.get(LANGUAGES[side])
+            own = divergence[0] if len(divergence) == 1 or languages is None else divergence[languages].mean()
+            total = total + beta * own
+            used = (probabilities if self.options.utilisation == "probabilities" else samples).mean(0)
+            if self.options.target_depth is not None:
+                target = self.options.target_depth[number if len(self.options.target_depth) > 1 else 0]
+                distance = depth_distance(used, float(target), squared=self.options.depth_loss == "square")
+                total = total + depth_weight * distance
+            if self.options.sharing_weight:
+                total = total + sharing_weight * sharing_entropy(used)
+        return total
+
+    def _divergence(
+        self, logits: Tensor, probabilities: Tensor, samples: Tensor, is_grown: Tensor
+    ) -> Float[Tensor, "G"]:
+        options = self.options
+        if options.kl == "fairseq":
+            if options.prior == "fairseq_aggregated":
+                return fairseq_kl(samples, fairseq_aggregated(samples))
+            if options.prior == "aggregated":
+                half = torch.full_like(probabilities[0], 0.5)
+                return fairseq_kl(samples, torch.where(is_grown > 0, aggregated_prior(probabilities), half))
+            return fairseq_kl(samples)
+        a, b = map(float, options.prior_counts)
+        prior = torch.full_like(probabilities[0], a / (a + b))
+        if options.prior == "aggregated":
+            prior = torch.where(is_grown > 0, aggregated_prior(probabilities), prior)
+        return bernoulli_kl(logits, prior)
+
+    # What is written down
+
+    def depths(self) -> dict[str, float]:
+        """For each side the number of layers in the mean over languages: expected, and with a probability above ½."""
+        found = {}
+        for side, layers in self._layers.items():
+            found[f"expected_depth/{side}"] = float(layers.probabilities.detach().sum(-1).mean())
+            found[f"effective_depth/{side}"] = float(layers.is_open.sum(-1).float().mean())
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """Probabilities and the last samples of all layers, by side and language."""
+        return {
+            side: {
+                name: {"probabilities": _rounded(probability), "samples": _rounded(sample)}
+                for name, probability, sample in zip(
+                    layers.languages or ("all",),
+                    layers.probabilities.detach(),
+                    layers.samples(layers.drawn).detach(),
+                    strict=True,
+                )
+            }
+            for side, layers in self._layers.items()
+            if layers.drawn is not None
+        }
+
+
+def latent_training(recipe: Recipe, model: ModelConfig) -> LatentTraining | None:
+    """How gates of a recipe's model learn; none where it has none. Raises ``ConfigError`` where they cannot so."""
+    options = recipe.training.latent
+    if model.latent is None:
+        if options is not None:
+            message = "has no effect on a model without gates; set model.latent, or remove it"
+            raise ConfigError("recipe", [Problem("training.latent", message)])
+        return None
+    found = latent_problems(options or LatentTrainingConfig(), model)
+    problems = [Problem(f"training.latent.{problem.option}", problem.message) for problem in found]
+    if model.latent.per_language and not any(map(model.latent.languages, model.latent.sides)):
+        message = f"{recipe.task} knows no languages; use the task multilingual_translation, or remove it"
+        problems.append(Problem("model.latent.per_language", message))
+    if problems:
+        raise ConfigError("recipe", problems)
+    return LatentTraining(recipe.training, model, recipe.seed)
+
+
+def _written(place: Tensor | None, fresh: Tensor, device: torch.device) -> Tensor:
+    """Values in their place on a device, without waiting for it."""
+    if place is None or place.device != device:
+        return fresh.to(device)
+    return place.copy_(fresh.pin_memory() if device.type == "cuda" else fresh, non_blocking=True)
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 4) for value in values.tolist()]

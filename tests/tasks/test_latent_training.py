@@ -1,0 +1,234 @@
+"""What gates learn at each update, and which languages a batch is of."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from depthwise.config import LatentConfig, LatentTrainingConfig, ModelConfig, StackConfig, TrainingConfig, parse_recipe
+from depthwise.errors import ConfigError, InputError
+from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
+from depthwise.tasks import MultilingualTranslation, load_task, open_task
+from depthwise.tasks.latent_training import LatentTraining
+
+from .conftest import multilingual_options
+
+CPU = torch.device("cpu")
+STACK = StackConfig(num_layers=3, num_heads=2, ffn_width=8, norm="pre")
+GATES = LatentConfig(per_language=True, source_languages=("en",), target_languages=("de", "fr"))
+
+
+def learning(latent: LatentConfig = GATES, seed: int = 1, **options: Any) -> tuple[LatentTraining, Any]:
+    model = ModelConfig(vocab_size=10, width=8, encoder=STACK, decoder=STACK, latent=latent)
+    made = DepthwiseForSeq2SeqLM(DepthwiseConfig.from_options(model)).train()
+    with torch.no_grad():
+        for layers in made.latent_layers().values():
+            layers.logits.copy_(torch.linspace(-2, 3, layers.logits.numel()).view_as(layers.logits))
+    training = LatentTraining(TrainingConfig(latent=LatentTrainingConfig(**options)), model, seed)
+    training.attach(made)
+    return training, made
+
+
+def passed(training: LatentTraining, model: Any, update: int, languages: tuple[int, ...] = (0, 0)) -> torch.Tensor:
+    """The penalty after a pass, with its gradient in the logits."""
+    training.advance(update, CPU)
+    told = torch.tensor(languages)
+    model(torch.full((len(told), 3), 5), decoder_input_ids=torch.full((len(told), 2), 5), target_languages=told)
+    model.zero_grad()
+    penalty = training.penalty({"target_languages": told})
+    penalty.backward()
+    return penalty.detach()
+
+
+def test_weights_grow_one_after_the_other() -> None:
+    training, _ = learning(beta=2.0, target_depth=(2,), depth_weight=0.5, soft_updates=10, anneal_updates=20)
+    found = [training.weights(update)[:2] for update in (0, 10, 20, 30, 40, 50, 90)]
+    assert found == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0.25), (2, 0.5), (2, 0.5)]
+    assert [training.is_hard(update) for update in (0, 9, 10)] == [False, False, True]
+    at_once, _ = learning(beta=2.0, soft_updates=10, anneal_updates=0)
+    assert [at_once.weights(update)[0] for update in (9, 10)] == [0, 2]
+    soft, _ = learning(soft_updates=None)
+    assert not soft.is_hard(10**6)
+
+
+def test_ramps_of_the_released_code() -> None:
+    """β begins below 0, and λ is multiplied by itself until it is grown."""
+    options = {"beta": 2.0, "target_depth": (2,), "depth_weight": 0.5, "soft_updates": 10, "anneal_updates": 20}
+    training, _ = learning(**options, ramps="fairseq")
+    found = [training.weights(update)[:2] for update in (0, 10, 20, 30, 40, 50)]
+    assert found == [(-1, 0), (0, 0), (1, 0), (2, 0), (2, 0.125), (2, 0.5)]
+
+
+def test_the_temperature_falls() -> None:
+    training, model = learning(final_temperature=1.0, temperature_updates=100)
+    assert [training.temperature(update) for update in (0, 50, 100, 500)] == [5, 3, 1, 1]
+    training.advance(50, CPU)
+    assert float(model.latent_layers()["decoder"].temperature) == 3
+
+
+def test_noise_follows_from_seed_update_and_pass() -> None:
+    def noises(seed: int, *updates: int) -> list[torch.Tensor]:
+        training, model = learning(seed=seed)
+        found = []
+        for update in updates:
+            training.advance(update, CPU)
+            found.append(model.latent_layers()["decoder"].noise.clone())
+        return found
+
+    first = noises(1, 3, 3, 4)
+    assert all(map(torch.equal, first, noises(1, 3, 3, 4)))
+    assert torch.equal(noises(1, 4)[0], first[2])
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], noises(2, 3)[0])
+
+
+def test_the_place_of_what_changes_does_not() -> None:
+    training, model = learning()
+    layers = model.latent_layers()["decoder"]
+    training.advance(0, CPU)
+    places = [layers.noise.data_ptr(), layers.temperature.data_ptr(), layers.hardness.data_ptr()]
+    training.advance(1000, CPU)
+    assert [layers.noise.data_ptr(), layers.temperature.data_ptr(), layers.hardness.data_ptr()] == places
+
+
+def test_the_divergence_is_of_the_languages_of_the_batch() -> None:
+    training, model = learning(beta=1.0, soft_updates=0, anneal_updates=0)
+    logits = model.latent_layers()["decoder"].logits
+    both = [float(passed(training, model, 1, (language,) * 2)) for language in (0, 1)]
+    assert not logits.grad[0].any()
+    assert bool(logits.grad[1].any())
+    assert float(passed(training, model, 1, (0, 1, 1, 1))) == pytest.approx((both[0] + 3 * both[1]) / 4)
+
+
+def test_the_wanted_depth_is_the_mean_over_languages() -> None:
+    training, model = learning(beta=0.0, soft_updates=0, anneal_updates=0, target_depth=(2,), depth_weight=0.5)
+    layers = model.latent_layers()["decoder"]
+    used = float(layers.probabilities.detach().mean(0).sum())
+    assert float(passed(training, model, 1)) == pytest.approx(0.5 * abs(used - 2))
+    assert bool((layers.logits.grad != 0).all())
+    by_samples, model = learning(
+        beta=0.0, soft_updates=0, anneal_updates=0, target_depth=(3,), depth_loss="square", utilisation="samples"
+    )
+    layers = model.latent_layers()["decoder"]
+    found = float(passed(by_samples, model, 1))
+    assert found == pytest.approx(0.1 * (float(layers.samples(layers.drawn).detach().mean(0).sum()) - 3) ** 2)
+
+
+def test_an_aggregated_prior_waits_until_the_weight_is_grown() -> None:
+    options = {"beta": 1.0, "soft_updates": 0, "anneal_updates": 10}
+    aggregated, model = learning(prior="aggregated", **options)
+    plain, twin = learning(**options)
+    assert float(passed(aggregated, model, 9)) == pytest.approx(float(passed(plain, twin, 9)))
+    late = float(passed(aggregated, model, 10))
+    assert late != pytest.approx(float(passed(plain, twin, 10)), rel=0.1)
+    probabilities = model.latent_layers()["decoder"].probabilities.detach()
+    prior = torch.distributions.Bernoulli(probabilities.mean(0))
+    wanted = torch.distributions.kl_divergence(torch.distributions.Bernoulli(probabilities[0]), prior).sum()
+    assert late == pytest.approx(float(wanted), rel=1e-4)
+
+
+@pytest.mark.parametrize("prior", ["beta", "aggregated", "fairseq_aggregated"])
+def test_divergences_of_samples(prior: str) -> None:
+    training, model = learning(kl="fairseq", prior=prior, soft_updates=None, anneal_updates=0, sharing_weight=0.1)
+    assert float(passed(training, model, 1)) != 0
+    assert bool(model.latent_layers()["decoder"].logits.grad[0].any())
+
+
+def test_updates_of_the_logits_come_behind_those_of_the_weights() -> None:
+    training, _ = learning(inner_updates=3)
+    assert [training.holds_logits(update) for update in range(6)] == [True, True, False] * 2
+    assert not any(learning()[0].holds_logits(update) for update in range(5))
+
+
+def test_what_is_written_down() -> None:
+    training, model = learning(target_depth=(2,))
+    passed(training, model, 0)
+    layers = model.latent_layers()["decoder"]
+    assert training.depths() == {
+        "expected_depth/decoder": pytest.approx(float(layers.probabilities.detach().sum(-1).mean())),
+        "effective_depth/decoder": 1.5,
+    }
+    of_french = training.record()["decoder"]["fr"]
+    assert of_french["probabilities"] == pytest.approx(layers.probabilities[1].tolist(), abs=1e-4)
+    assert len(of_french["samples"]) == 3
+
+
+# Languages of a task
+
+
+def multilingual(tmp_path: Path, pairs: list[str], token: str, **latent: Any) -> MultilingualTranslation:
+    options = multilingual_options(tmp_path, language_token=token)
+    options["data"]["pairs"] = pairs
+    stack = {**options["model"]["decoder"], "norm": "pre", "num_layers": 2}
+    options["model"] |= {"encoder": stack, "decoder": stack, "latent": {"per_language": True, **latent}}
+    task = open_task(parse_recipe(options), tmp_path / "run")
+    assert isinstance(task, MultilingualTranslation)
+    return task
+
+
+@pytest.mark.parametrize("token", ["source", "decoder"])
+def test_rows_say_the_language_that_they_are_translated_into(tmp_path: Path, token: str) -> None:
+    task = multilingual(tmp_path, ["en-yy", "en-xx"], token, sides=["encoder", "decoder"])
+    latent = task.options.latent
+    assert (latent.source_languages, latent.target_languages) == (("en",), ("xx", "yy"))
+    assert task.options.vocab_size == len(task.tokenizers.target)
+    stores = task.examples("train")
+    names = [stores.pair(number) for number in range(len(stores))]
+    learned = task.collate([stores[names.index("en-yy")]] * 2)
+    assert learned["target_languages"].tolist() == [1, 1]
+    assert "source_languages" not in learned
+    asked = task.collate(task.rows([("yy", "a b"), ("xx", "a")]))
+    assert asked["target_languages"].tolist() == [1, 0]
+    model = task.new_model().eval()
+    model.use_gates("hard")
+    with torch.no_grad():
+        model.latent_layers()["decoder"].logits.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+    model.latent_layers()["encoder"].logits.data.fill_(1.0)
+    found = task.predict(model, asked)
+    assert [set(prediction.depths) for prediction in found] == [{1}, {2}]
+    scored = task.scored_rows([("yy", "a b"), ("xx", "a b")], ["B A", "B A"])
+    assert len(task.log_probabilities(model, scored)) == 2
+
+
+def test_encoders_ask_for_the_language_that_is_translated(tmp_path: Path) -> None:
+    task = multilingual(tmp_path, ["xx-en", "yy-en"], "none", sides=["encoder"])
+    assert (task.num_inputs, task.input_names) == (2, ("pair of languages", "text"))
+    batch = task.collate(task.rows([("yy-en", "a a b b"), ("xx-en", "B A")]))
+    assert batch["source_languages"].tolist() == [1, 0]
+    assert len(task.predict(task.new_model().eval(), batch)) == 2
+    example = next(iter(task.corpus("test").examples(task.examples("test").report)))
+    assert task.inputs_of(example)[0] in ("xx-en", "yy-en")
+    for told, message in (("en", "no language is named; name both"), ("zz-en", "zz is none of them")):
+        with pytest.raises(InputError, match=f"the encoder has layers for xx, yy; {message}"):
+            task.collate(task.rows([(told, "a")]))
+
+
+def test_a_finished_run_keeps_its_languages(tmp_path: Path) -> None:
+    task = multilingual(tmp_path, ["en-xx", "en-yy"], "decoder")
+    folder = tmp_path / "saved"
+    task.new_model().save_pretrained(folder)
+    task.save(folder)
+    recipe = task.resolved()
+    fewer = load_task(folder, replace(recipe, data=replace(recipe.data, pairs=("en-yy",))))
+    assert fewer.collate(fewer.rows([("yy", "a")]))["target_languages"].tolist() == [1]
+
+
+def test_other_tasks_know_no_languages(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("a\tb\n")
+    stack = {"num_layers": 2, "num_heads": 2, "ffn_width": 8, "norm": "pre"}
+    recipe = {
+        "task": "translation",
+        "data": {"train": str(tmp_path / "t.tsv")},
+        "tokenizer": {"kind": "word", "vocab_size": 20},
+        "model": {"width": 8, "encoder": stack, "decoder": stack, "latent": {"per_language": True}},
+        "training": {"max_updates": 1},
+    }
+    with pytest.raises(ConfigError, match="translation knows no languages; use the task multilingual_translation"):
+        open_task(parse_recipe(recipe), tmp_path / "run")
+    recipe["model"]["latent"] = {}  # type: ignore[index]
+    recipe["training"] = {"max_updates": 1, "latent": {"target_depth": 3}}
+    with pytest.raises(ConfigError, match="3 is more than the 2 layers of the decoder"):
+        open_task(parse_recipe(recipe), tmp_path / "run")

@@ -1,0 +1,146 @@
+"""Training with latent layers: two levels of updates, exact resumption, a record of all layers."""
+
+import itertools
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from depthwise.errors import ConfigError
+from depthwise.training.run import train
+from depthwise.training.steering import Steering
+from depthwise.training.trainer import DepthwiseTrainer
+
+from .conftest import recipe_of
+from .test_processes import train_together
+from .test_resume import assert_same_run, interrupted_at
+
+LOGITS = "model.decoder.latent.logits"
+FAST = {"soft_updates": 2, "anneal_updates": 2, "lr": 0.1}
+
+
+def latent_options(options: dict[str, Any], norm: str = "pre", **latent: Any) -> dict[str, Any]:
+    stack = {**options["model"]["decoder"], "norm": norm, "num_layers": 3}
+    return {**options, "model": {**options["model"], "decoder": stack, "latent": latent}}
+
+
+@pytest.fixture
+def logits_by_update(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """All weights after every update."""
+    found: list[dict[str, torch.Tensor]] = []
+    original = Steering.on_step_end
+
+    def on_step_end(self: Steering, *args: Any, **kwargs: Any) -> Any:
+        trained: DepthwiseTrainer = self.trainer
+        found.append({name: value.clone() for name, value in trained.trained_model.state_dict().items()})
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Steering, "on_step_end", on_step_end)
+    return found
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.5])
+def test_logits_change_with_every_third_update_alone(
+    translation: dict[str, Any], tmp_path: Path, logits_by_update: list[dict[str, torch.Tensor]], clip_norm: float
+) -> None:
+    """And weights learn until then as if there were no gradient of logits at all (I29)."""
+    options = latent_options(translation)
+    length = {"max_updates": 7, "clip_norm": clip_norm}
+    train(recipe_of(options, **length, latent={**FAST, "inner_updates": 3}), tmp_path / "run")
+    found = list(logits_by_update)
+    changed = [not torch.equal(one[LOGITS], other[LOGITS]) for one, other in itertools.pairwise(found)]
+    assert changed == [False, True, False, False, True, False]
+    assert not found[0][LOGITS].any()
+    logits_by_update.clear()
+    train(recipe_of(options, **length, latent={**FAST, "inner_updates": 7}), tmp_path / "later")
+    assert all(torch.equal(value, logits_by_update[1][name]) for name, value in found[1].items())
+    assert torch.equal(logits_by_update[5][LOGITS], found[0][LOGITS])
+    assert not torch.equal(logits_by_update[6][LOGITS], found[0][LOGITS])
+
+
+def test_one_inner_update_is_joint_training(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = latent_options(translation)
+    train(recipe_of(options, max_updates=5, latent=FAST), tmp_path / "levels")
+    monkeypatch.setattr("depthwise.training.latent.LatentSteps.hold", lambda self, update: None)
+    train(recipe_of(options, max_updates=5, latent=FAST), tmp_path / "joint")
+    assert_same_run(tmp_path / "levels", tmp_path / "joint")
+    assert load_file(tmp_path / "joint" / "model.safetensors")[LOGITS].any()
+
+
+def test_the_rate_of_the_logits_is_their_own(
+    translation: dict[str, Any], tmp_path: Path, logits_by_update: list[dict[str, torch.Tensor]]
+) -> None:
+    """Adam's first step is as long as the rate."""
+    options = latent_options(translation)
+    constant = {"schedule": {"kind": "constant"}, "max_updates": 1, "optimizer": {"kind": "adamw", "lr": 1e-3}}
+    train(recipe_of(options, **constant, latent={**FAST, "lr": 0.25}), tmp_path / "run")
+    assert logits_by_update[0][LOGITS].abs().tolist()[0] == pytest.approx([0.25] * 3, rel=1e-3)
+    logits_by_update.clear()
+    train(recipe_of(options, **constant, latent={**FAST, "lr": None}), tmp_path / "same")
+    assert logits_by_update[0][LOGITS].abs().tolist()[0] == pytest.approx([1e-3] * 3, rel=1e-2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_it_goes_on_bit_by_bit(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    options = latent_options(translation, sides=["decoder"])
+    latent = {**FAST, "inner_updates": 3, "target_depth": 2, "final_temperature": 1.0, "temperature_updates": 9}
+    recipe = recipe_of(options, latent=latent, accumulate=accumulate, max_updates=10)
+    train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        interrupted_at(patch, 7, signal.SIGTERM)
+        train(recipe, tmp_path / "parts")
+    train(recipe, tmp_path / "parts")
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    assert (tmp_path / "parts/layers.jsonl").read_bytes() == (tmp_path / "whole/layers.jsonl").read_bytes()
+
+
+def test_layers_are_on_record(translation: dict[str, Any], tmp_path: Path) -> None:
+    train(recipe_of(latent_options(translation), latent=FAST, max_updates=6), tmp_path / "run")
+    record = [json.loads(line) for line in (tmp_path / "run" / "layers.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in record] == [3, 6]
+    last = record[-1]["decoder"]["all"]
+    logits = load_file(tmp_path / "run" / "model.safetensors")[LOGITS]
+    assert last["probabilities"] == pytest.approx(logits.sigmoid()[0].tolist(), abs=1e-4)
+    assert set(last["samples"]) <= {0.0, 1.0}
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    assert line["expected_depth/decoder"] == pytest.approx(float(logits.sigmoid().sum()))
+    assert line["effective_depth/decoder"] == float((logits > 0).sum())
+
+
+@pytest.mark.parametrize("norm", ["pre", "none"])
+def test_a_wanted_depth_is_reached(translation: dict[str, Any], tmp_path: Path, norm: str) -> None:
+    """Also without any norm in the stack."""
+    latent = {**FAST, "beta": 0.01, "target_depth": 1, "depth_weight": 1.0}
+    rates = {"max_updates": 40, "optimizer": {"kind": "adam", "lr": 3e-3}, "validate_every": 40}
+    train(recipe_of(latent_options(translation, norm), latent=latent, **rates), tmp_path / "run")
+    logits = load_file(tmp_path / "run" / "model.safetensors")[LOGITS]
+    assert float(logits.sigmoid().sum()) == pytest.approx(1, abs=0.35)
+
+
+def test_processes_draw_alike(translation: dict[str, Any], tmp_path: Path) -> None:
+    """Two processes, which drop out differently, have the samples of one; every layer takes part in every update."""
+    options = latent_options(translation)
+    recipe = recipe_of(options, latent={**FAST, "lr": 0.0}, max_updates=4, log_every=1)
+    train_together(recipe, tmp_path / "two")
+    train(recipe, tmp_path / "one")
+    assert (tmp_path / "two/layers.jsonl").read_bytes() == (tmp_path / "one/layers.jsonl").read_bytes()
+
+
+def test_sharded_logits_are_refused(translation: dict[str, Any], tmp_path: Path) -> None:
+    from depthwise.training.checks import check_training
+
+    with pytest.raises(ConfigError, match=r"training.shard.*splits the logits of gates"):
+        check_training(recipe_of(latent_options(translation), shard=True))
+
+
+def test_gates_of_a_model_without_any(translation: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training.latent.*set model.latent"):
+        train(recipe_of(translation, latent={}), tmp_path / "run")
