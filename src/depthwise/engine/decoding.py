@@ -121,7 +121,7 @@ class Decoding:
             drafts: Drafts | None = None
             if lossless is None:
                 slack = max_pending if fill == "recompute" else 0
-                state = self._state(prepared, start, beams, earlier, slack, keeps_states=self.model.policy is not None)
+                state = self._state(prepared, start, beams, earlier, slack)
                 filling = self._filling(state, fill, max_pending)
                 stepper = Stepper(prepared, state, filling, self.model.policy)
                 found = (search_one if beams == 1 else search_beam)(stepper, first, restrict, search, num_steps)
@@ -129,7 +129,7 @@ class Decoding:
             else:
                 # A row may fall behind others by as many columns as they can have
                 slack = num_drafted + 1 + (num_steps if len(first) > 1 else 0)
-                state = self._state(prepared, start, 1, earlier, slack, keeps_states=True, rewinds=True)
+                state = self._state(prepared, start, 1, earlier, slack, rewinds=True)
                 speculation = Speculation(prepared, state, lossless)
                 found, drafts = search_lossless(speculation, first, restrict, search, num_steps, num_drafted)
                 num_run, num_filled = speculation.num_run, 0
@@ -201,7 +201,6 @@ class Decoding:
         earlier: Sequence[Memory],
         slack: int,
         *,
-        keeps_states: bool,
         rewinds: bool = False,
     ) -> DecoderState:
         num_rows, length = start.prompt.shape
@@ -211,7 +210,7 @@ class Decoding:
             source=start.source,
             rows_each=rows_each,
             padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
-            keeps_states=keeps_states,
+            keeps_states=self.model.policy is not None or rewinds,
             slack=slack,
             rewinds=rewinds,
         )
