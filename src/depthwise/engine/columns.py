@@ -2,6 +2,7 @@
 
 import torch
 
+from depthwise.engine.rows import Pending, Rows
 from depthwise.shapes import Float, Int, Tensor
 
 FIRST_CAPACITY = 64
@@ -11,12 +12,13 @@ class Columns:
     """One vector for each row and column, in a table (rows, capacity, width) that grows by doubling.
 
     Where nobody looks back further than ``reach`` columns, older ones make room for new ones instead. Columns are
-    counted from the beginning of the decoding, whatever the table still holds.
+    counted from the beginning of the decoding, whatever the table still holds. What nobody has written is 0: readers
+    that weigh it by 0 must not find infinities there.
     """
 
     def __init__(self, like: Tensor, num_rows: int, width: int, reach: int | None = None) -> None:
         self.num_rows, self.width, self.reach = num_rows, width, reach
-        self._table = like.new_empty(num_rows, FIRST_CAPACITY, width)
+        self._table = like.new_zeros(num_rows, FIRST_CAPACITY, width)
         self._first = self._end = 0
 
     def make_room(self, end: int) -> None:
@@ -24,7 +26,7 @@ class Columns:
         if end - self._first > self._table.shape[1]:
             oldest = self._oldest
             capacity = max(2 * (end - oldest), FIRST_CAPACITY)
-            table = self._table.new_empty(self.num_rows, capacity, self.width)
+            table = self._table.new_zeros(self.num_rows, capacity, self.width)
             table[:, : self._end - oldest] = self.between(oldest, self._end)
             self._table, self._first = table, oldest
         self._end = max(self._end, end)
@@ -65,8 +67,7 @@ class RunningSum:
 
     def __init__(self, like: Tensor, num_rows: int, width: int) -> None:
         self.num_rows = num_rows
-        precision = torch.float64 if like.dtype == torch.float64 else torch.float32
-        self._total = like.new_zeros(num_rows, width, dtype=precision)
+        self._total = like.new_zeros(num_rows, width, dtype=precision_of_sums(like))
 
     @property
     def total(self) -> Float[Tensor, "B C"]:
@@ -79,8 +80,57 @@ class RunningSum:
         else:
             self._total.index_add_(0, rows, values.to(self._total.dtype))
 
+    def advance(self, rows: Rows, column: int, values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:
+        """Add the newest column of these rows; returns their sums with it."""
+        self.add(rows.selection, values)
+        return rows.of(self.total)
+
+    def before(self, pending: Pending) -> Float[Tensor, "R C"]:
+        """The sums of rows before the columns that are pending; a copy."""
+        return pending.rows.of(self.total).clone()
+
+    def extend(self, pending: Pending, grid: Float[Tensor, "R P C"]) -> None:
+        """Add all columns that are pending, with zeros in the grid where a row has none."""
+        self.add(pending.rows.index, grid.to(self._total.dtype).sum(1))
+
+    def begin_from(self, total: Float[Tensor, "B C"], length: int) -> None:
+        """The sums after the first columns."""
+        self.total.copy_(total)
+
     def make_room(self, end: int) -> None:
         """A sum has room for all."""
 
     def move(self, sources: Int[Tensor, "M"], targets: Int[Tensor, "M"]) -> None:
         self._total.index_copy_(0, targets, self._total.index_select(0, sources))
+
+
+class SumsByColumn(Columns):
+    """A ``RunningSum`` of which columns can be taken back: in column c stands the sum of all before it.
+
+    Whoever goes back to column c finds there what was true then, and writes over the rest.
+    """
+
+    def __init__(self, like: Tensor, num_rows: int, width: int, reach: int) -> None:
+        super().__init__(like.new_empty(0, dtype=precision_of_sums(like)), num_rows, width, reach + 2)
+
+    def make_room(self, end: int) -> None:
+        super().make_room(end + 1)
+
+    def advance(self, rows: Rows, column: int, values: Float[Tensor, "R C"]) -> Float[Tensor, "R C"]:
+        total = rows.of(self.between(column, column + 1).squeeze(1)) + values
+        self.put(column + 1, total, rows.selection)
+        return total
+
+    def before(self, pending: Pending) -> Float[Tensor, "R C"]:
+        return self.at(pending.rows.index, pending.column_grid[:, 0])
+
+    def extend(self, pending: Pending, grid: Float[Tensor, "R P C"]) -> None:
+        sums = self.before(pending).unsqueeze(1) + grid.to(self._table.dtype).cumsum(1)
+        self.put_at(pending.of_row, pending.columns + 1, pending.flat(sums))
+
+    def begin_from(self, total: Float[Tensor, "B C"], length: int) -> None:
+        self.put(length, total)
+
+
+def precision_of_sums(like: Tensor) -> torch.dtype:
+    return torch.float64 if like.dtype == torch.float64 else torch.float32

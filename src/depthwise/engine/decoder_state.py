@@ -19,7 +19,9 @@ class DecoderState:
     Each of the sources serves ``rows_each`` neighbouring rows: the hypotheses of a beam. ``padding`` counts, for each
     row, the columns before its first token. ``states`` hold the state in which each column left the stack (or came so
     far), where columns may be missing from memories; ``written[n, b]`` then says how many columns of row b are in the
-    memory of layer n. Missing ones are always the last: whoever runs a layer first completes it.
+    memory of layer n. Missing ones are always the last: whoever runs a layer first completes it. With ``rewinds``,
+    columns may be taken back: rows then have lengths of their own, and what stands behind ``written`` counts for
+    nothing.
     """
 
     def __init__(
@@ -32,10 +34,11 @@ class DecoderState:
         padding: Int[Tensor, "B"] | None = None,
         keeps_states: bool = False,
         slack: int = 0,
+        rewinds: bool = False,
     ) -> None:
         self.blocks, self.source, self.rows_each, self.padding = blocks, source, rows_each, padding
         self.length, self.num_rows, self.device = 0, len(like), like.device
-        self.memories = [block.mixer.memory(like, self.num_rows, slack) for block in blocks]
+        self.memories = [block.mixer.memory(like, self.num_rows, slack, rewinds=rewinds) for block in blocks]
         self.states = Columns(like, self.num_rows, like.shape[-1], self._reach(slack)) if keeps_states else None
         self.written = np.zeros((len(blocks), self.num_rows), dtype=np.int64)
         self._sources: dict[int, SourceMemory] = {}
@@ -51,11 +54,13 @@ class DecoderState:
 
     def begin_column(self) -> int:
         """Make room for the next column, and say which it is."""
-        for memory in self.memories:
-            memory.make_room(self.length + 1)
-        if self.states is not None:
-            self.states.make_room(self.length + 1)
+        self.make_room(self.length + 1)
         return self.length
+
+    def make_room(self, end: int) -> None:
+        """Room for all columns before ``end``."""
+        for memory in (*self.memories, *(() if self.states is None else (self.states,))):
+            memory.make_room(end)
 
     def load(self, pasts: Sequence[Memory], length: int) -> None:
         """Take over what the masked executor remembers of the first ``length`` columns."""

@@ -14,9 +14,11 @@ import torch
 from depthwise.engine.beam import search_beam
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
+from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
+from depthwise.engine.lossless_search import search_lossless
 from depthwise.engine.prepared import Model, Prepared
 from depthwise.engine.restrictions import Restrictions
-from depthwise.engine.search import search_one
+from depthwise.engine.search import Found, search_one
 from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.stepping import Stepper
 from depthwise.errors import InputError
@@ -38,6 +40,7 @@ class Generated:
     ``num_token_layers`` counts the blocks that ran for single tokens while these were made, the prompt aside, and
     ``num_filled`` what was done apart from that for tokens that had left (see ``fills``). ``seconds`` is all the time
     that it took, of which ``encoder_seconds`` went to the source or the prompt. After ``num_steps`` all rows had ended.
+    ``drafts`` says how drafting went where decoding was lossless.
     """
 
     tokens: Int[Tensor, "B M"]
@@ -49,6 +52,7 @@ class Generated:
     encoder_seconds: float
     num_steps: int
     prompt: Int[Tensor, "_b _t"] = field(repr=False)
+    drafts: Drafts | None = None
 
     @property
     def sequences(self) -> Int[Tensor, "B L"]:
@@ -87,6 +91,8 @@ class Decoding:
         encoder_outputs: Any = None,
         fill: str = "deferred",
         max_pending: int = MAX_PENDING,
+        lossless: int | None = None,
+        num_drafted: int = NUM_DRAFTED,
         **options: Any,
     ) -> Generated:
         """Translate sources, or continue prompts (padded on either side), by the model's policy.
@@ -94,6 +100,9 @@ class Decoding:
         ``options`` are those of ``SearchOptions``. Without a mask, tokens with the padding id are padding. ``fill``
         says how tokens that left early are remembered by the blocks they skipped: one of ``FILLS``. ``recompute``
         leaves at most ``max_pending`` of them behind, and runs prompts to the end of the stack.
+
+        With ``lossless``, the depth of an exit, nobody leaves: up to ``num_drafted`` tokens at a time are drafted there
+        and verified by the layers above it (see ``lossless``). Tokens are those of the whole stack.
         """
         check_fill(fill, max_pending)
         if "decoder" in self.model.latent_layers():
@@ -104,30 +113,42 @@ class Decoding:
         if self.model.training:
             raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
         begin, search = self._now(), SearchOptions.of(self.model.generation_config, options)
+        if lossless is not None:
+            check_lossless(self.model, lossless, num_drafted, search)
         start = self._start(input_ids, attention_mask, encoder_outputs, search)
         prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
         earlier = self._earlier(prepared, start, fill)
         encoded = self._now()
         with torch.inference_mode():
-            state = self._state(prepared, start, beams, earlier, max_pending if fill == "recompute" else 0)
-            filling = self._filling(state, fill, max_pending)
-            found = (search_one if beams == 1 else search_beam)(
-                Stepper(prepared, state, filling, self.model.policy),
-                start.prompt[:, -1].repeat_interleave(beams),
-                Restrictions(search, start.prompt),
-                search,
-                search.num_steps(start.prompt.shape[1]),
-            )
+            num_steps, restrict = search.num_steps(start.prompt.shape[1]), Restrictions(search, start.prompt)
+            first = start.prompt[:, -1].repeat_interleave(beams)
+            found: Found
+            drafts: Drafts | None = None
+            if lossless is None:
+                slack = max_pending if fill == "recompute" else 0
+                state = self._state(prepared, start, beams, earlier, slack)
+                filling = self._filling(state, fill, max_pending)
+                stepper = Stepper(prepared, state, filling, self.model.policy)
+                found = (search_one if beams == 1 else search_beam)(stepper, first, restrict, search, num_steps)
+                num_run, num_filled = filling.num_run, filling.num_filled
+            else:
+                # A row may fall behind others by as many columns as they can have
+                slack = num_drafted + 1 + (num_steps if len(first) > 1 else 0)
+                state = self._state(prepared, start, 1, earlier, slack, rewinds=True)
+                speculation = Speculation(prepared, state, lossless)
+                found, drafts = search_lossless(speculation, first, restrict, search, num_steps, num_drafted)
+                num_run, num_filled = speculation.num_run, 0
         return Generated(
             tokens=found.tokens.clone(),  # outside of inference mode, so that they serve in training too
             scores=found.scores.clone(),
             depths=found.depths.clone(),
-            num_token_layers=filling.num_run,
-            num_filled=filling.num_filled,
+            num_token_layers=num_run,
+            num_filled=num_filled,
             seconds=self._now() - begin,
             encoder_seconds=encoded - begin,
-            num_steps=state.length + 1 - start.prompt.shape[1],
+            num_steps=found.tokens.shape[1] if drafts is not None else state.length + 1 - start.prompt.shape[1],
             prompt=start.prompt,
+            drafts=drafts,
         )
 
     def _now(self) -> float:
@@ -178,7 +199,14 @@ class Decoding:
         return [layer.past for layer in output.memories]
 
     def _state(
-        self, prepared: Prepared, start: Start, rows_each: int, earlier: Sequence[Memory], slack: int
+        self,
+        prepared: Prepared,
+        start: Start,
+        rows_each: int,
+        earlier: Sequence[Memory],
+        slack: int,
+        *,
+        rewinds: bool = False,
     ) -> DecoderState:
         num_rows, length = start.prompt.shape
         state = DecoderState(
@@ -187,8 +215,9 @@ class Decoding:
             source=start.source,
             rows_each=rows_each,
             padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
-            keeps_states=self.model.policy is not None,
+            keeps_states=self.model.policy is not None or rewinds,
             slack=slack,
+            rewinds=rewinds,
         )
         if earlier:
             rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)

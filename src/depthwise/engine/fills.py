@@ -151,7 +151,7 @@ class Recompute(Fill):
         """
         state = self.state
         block, memory = state.blocks[layer], state.memories[layer]
-        pending = Pending(rows, rows.get(state.written[layer]), column + 1)
+        pending = Pending(rows, rows.get(state.written[layer]), np.full(len(rows), column + 1))
         rows.set(state.written[layer], column + 1)
         self.num_filled += int(pending.counts.sum()) - num_own * len(rows)
         assert state.states is not None

@@ -6,7 +6,7 @@ batches of similar length, and decoded in others: of similar depth. Their encode
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from depthwise.depth import Context
 from depthwise.engine.buckets import bucketed
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.lossless import Drafts
 from depthwise.engine.prepared import Model
 from depthwise.engine.search import padding_of
 from depthwise.engine.search_options import SearchOptions
@@ -24,8 +25,8 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 OF_ROWS = ("limits", "generators", "decoder_start_token_id")
 """Options that may have a value for each row."""
-OF_FILLS = ("fill", "max_pending")
-"""Options that have nothing to do with the search."""
+OF_RUNNING = ("fill", "max_pending", "lossless", "num_drafted")
+"""Options that have nothing to do with what is searched for."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def generate_in_batches(
         if states is not None:
             given |= {"input_ids": None, "encoder_outputs": (states[index, :width],)}
         found.append(decoding.generate(**given, **_options_of(rows, options)))
-    search = {name: value for name, value in options.items() if name not in OF_FILLS}
+    search = {name: value for name, value in options.items() if name not in OF_RUNNING}
     joined = _joined(found, order, padding_of(SearchOptions.of(model.generation_config, search)))
     return replace(joined, seconds=time.perf_counter() - begin, encoder_seconds=encoded + joined.encoder_seconds)
 
@@ -138,7 +139,16 @@ def _joined(parts: list[Generated], order: list[int], padding: int) -> Generated
         encoder_seconds=sum(part.encoder_seconds for part in parts),
         num_steps=max(part.num_steps for part in parts),
         prompt=torch.cat([part.prompt for part in parts])[places],
+        drafts=_summed([part.drafts for part in parts if part.drafts is not None]),
     )
+
+
+def _summed(parts: list[Drafts]) -> Drafts | None:
+    """How drafting went in all batches; none where nothing was drafted."""
+    if not parts:
+        return None
+    counted = (astuple(part) for part in parts)
+    return Drafts(*map(sum, zip(*counted, strict=True)))
 
 
 def _stacked(parts: list[Tensor], filler: int) -> Tensor:

@@ -26,13 +26,34 @@ class Restrictions:
         of_prompt: Int[Tensor, "R"],
     ) -> Float[Tensor, "R V"]:
         """Scores, changed in place, after ``made`` tokens; ``of_prompt`` says which prompt each row belongs to."""
-        options, num_made = self.options, made.shape[1]
-        ids = self.ids(made, of_prompt) if self._looks_back else made
+        ids = self.ids(made, of_prompt) if self.looks_back else made
+        return self._restricted(scores, ids, made.shape[1], of_prompt)
+
+    def each(
+        self, scores: Float[Tensor, "R V"], num_made: Int[Tensor, "R"], of_prompt: Int[Tensor, "R"]
+    ) -> Float[Tensor, "R V"]:
+        """The same for rows that have made numbers of tokens of their own, unless somebody asks which."""
+        assert not self.looks_back, "whoever looks back has to see the tokens"
+        return self._restricted(scores, of_prompt.unsqueeze(1), num_made, of_prompt)
+
+    def _restricted(
+        self,
+        scores: Float[Tensor, "R V"],
+        ids: Int[Tensor, "R _l"],
+        num_made: int | Int[Tensor, "R"],
+        of_prompt: Int[Tensor, "R"],
+    ) -> Float[Tensor, "R V"]:
+        options = self.options
         of_ends = scores.index_select(1, self.ends)
         if options.no_repeat_ngram_size:
             block_repeats(scores, ids, options.no_repeat_ngram_size)
-        if num_made < self.num_least and len(self.ends):
-            scores.index_fill_(1, self.ends, -torch.inf)
+        if self.num_least and len(self.ends):
+            if isinstance(num_made, int):
+                if num_made < self.num_least:
+                    scores.index_fill_(1, self.ends, -torch.inf)
+            else:
+                is_early = (num_made < self.num_least).unsqueeze(1)
+                scores.index_copy_(1, self.ends, of_ends.masked_fill(is_early, -torch.inf))
         if self.suppressed is not None:
             scores.index_fill_(1, self.suppressed, -torch.inf)
         for process in options.logits_processor:
@@ -49,11 +70,12 @@ class Restrictions:
     def is_needed(self, num_made: int) -> bool:
         """Whether scores may change after so many tokens."""
         is_early = num_made < self.num_least and len(self.ends) > 0
-        others = (self.suppressed is not None, self.limits is not None, bool(self.sampling), self._looks_back)
+        others = (self.suppressed is not None, self.limits is not None, bool(self.sampling), self.looks_back)
         return is_early or any(others)
 
     @property
-    def _looks_back(self) -> bool:
+    def looks_back(self) -> bool:
+        """Whether somebody asks which tokens were made."""
         return bool(self.options.no_repeat_ngram_size or self.options.logits_processor)
 
     def ids(self, made: Int[Tensor, "R M"], of_prompt: Int[Tensor, "R"]) -> Int[Tensor, "R L"]:

@@ -45,10 +45,10 @@ class Rows:
         """Their part of what the host knows of all rows; a copy."""
         return values.copy() if self.are_all else values[self.numbers]
 
-    def set(self, values: np.ndarray, value: int) -> None:
+    def set(self, values: np.ndarray, value: int | np.ndarray) -> None:
         """Change their part of it."""
         if self.are_all:
-            values.fill(value)
+            values[:] = value
         else:
             values[self.numbers] = value
 
@@ -59,15 +59,20 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Pending:
-    """The columns of some rows from ``begins`` (one for each) to ``end``: M of them, one row after the other."""
+    """The columns of some rows from ``begins`` to ``ends`` (one for each): M of them, one row after the other."""
 
     rows: Rows
     begins: np.ndarray
-    end: int
+    ends: np.ndarray
+
+    @property
+    def end(self) -> int:
+        """Behind the last column of all."""
+        return int(self.ends.max())
 
     @cached_property
     def counts(self) -> np.ndarray:
-        counts: np.ndarray = self.end - self.begins
+        counts: np.ndarray = self.ends - self.begins
         return counts
 
     @cached_property
@@ -89,9 +94,15 @@ class Pending:
         """Where the last of each row stands."""
         return on_device(self.counts.cumsum() - 1, self.rows.device)
 
+    @cached_property
+    def single(self) -> int | None:
+        """The column that is the only one of every row; none where there is no such."""
+        first = int(self.begins[0])
+        return first if (self.begins == first).all() and (self.ends == first + 1).all() else None
+
     # One row for each, as long as the longest: what attention and averages need
 
-    @property
+    @cached_property
     def most(self) -> int:
         return int(self.counts.max())
 
@@ -107,7 +118,7 @@ class Pending:
     @cached_property
     def column_grid(self) -> Int[Tensor, "R P"]:
         """The columns; the last one where there is none."""
-        columns = np.minimum(self.begins[:, None] + np.arange(self.most), self.end - 1)
+        columns = np.minimum(self.begins[:, None] + np.arange(self.most), self.ends[:, None] - 1)
         return on_device(columns, self.rows.device)
 
     def grid(self, x: Float[Tensor, "M C"]) -> Float[Tensor, "R P C"]:

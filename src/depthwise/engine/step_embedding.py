@@ -1,7 +1,9 @@
 """The embedding of a decoder, one step at a time."""
 
+import numpy as np
 import torch
 
+from depthwise.engine.rows import on_device
 from depthwise.models.embedding import Embedding
 from depthwise.shapes import Float, Int, Tensor
 
@@ -16,16 +18,20 @@ class StepEmbedding:
         self._positions = self._of_steps(FIRST_STEPS)
 
     def __call__(
-        self, ids: Int[Tensor, "B"], step: int, padding: Int[Tensor, "B"] | None = None
+        self, ids: Int[Tensor, "B"], step: int | np.ndarray, padding: Int[Tensor, "B"] | None = None
     ) -> Float[Tensor, "B D"]:
-        """States of the tokens in this column; ``padding`` counts the columns before the first token of each row."""
+        """States of the tokens in this column, or in one of its own for each row.
+
+        ``padding`` counts the columns before the first token of each row.
+        """
         embedding = self.embedding
         x = embedding.scale * embedding.tokens(ids.unsqueeze(1)).squeeze(1)
         if embedding.positions is not None:
-            if step >= len(self._positions):
-                self._positions = self._of_steps(2 * step)
-            known = self._positions.to(x.dtype)
-            x = x + (known[step] if padding is None else known[step - padding])
+            last = step if isinstance(step, int) else int(step.max())
+            if last >= len(self._positions):
+                self._positions = self._of_steps(2 * last)
+            known, at = self._positions.to(x.dtype), step if isinstance(step, int) else on_device(step, x.device)
+            x = x + (known[at] if padding is None else known[at - padding])
         if embedding.token_types is not None:
             x = x + embedding.token_types.weight[0]
         if embedding.norm is not None:

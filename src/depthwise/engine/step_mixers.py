@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.nn import functional as F
 
-from depthwise.engine.columns import Columns, RunningSum
+from depthwise.engine.columns import Columns, RunningSum, SumsByColumn
 from depthwise.engine.linear_maps import Packer
 from depthwise.engine.rows import Pending, Rows
 from depthwise.kernels import normalize
@@ -21,7 +21,8 @@ from depthwise.mixers import CNN, AverageAttention, DynamicConv, LightConv
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.shapes import Bool, Float, Int, Tensor
 
-M = TypeVar("M", Columns, RunningSum)
+Sums = RunningSum | SumsByColumn
+M = TypeVar("M")
 
 SPREAD_FROM = 0.4
 """Share of rows from which on attention reads the memories of all of them: copying those of some takes longer."""
@@ -45,8 +46,11 @@ class StepMixer(ABC, Generic[M]):
     """Whether columns are folded into one as they come, so that none may be left out for being old."""
 
     @abstractmethod
-    def memory(self, like: Tensor, num_rows: int, slack: int) -> M:
-        """An empty memory. ``slack`` is how far behind the newest column a reader may stand."""
+    def memory(self, like: Tensor, num_rows: int, slack: int, *, rewinds: bool = False) -> M:
+        """An empty memory. ``slack`` is how far behind the newest column a reader may stand.
+
+        ``rewinds`` says whether columns, as many as that, may be taken back and written again.
+        """
 
     @abstractmethod
     def write(self, memory: M, late: Late) -> None:
@@ -78,7 +82,7 @@ class WithColumns(StepMixer[Columns]):
     width: int
     mixer: Any
 
-    def memory(self, like: Tensor, num_rows: int, slack: int) -> Columns:
+    def memory(self, like: Tensor, num_rows: int, slack: int, *, rewinds: bool = False) -> Columns:
         return Columns(like, num_rows, self.width, None if self.reach is None else self.reach + slack)
 
     @abstractmethod
@@ -211,7 +215,7 @@ class FullConvolutionStep(_WithInputs):
         return self.taps(F.pad(seen, (0, 0, self.reach + 1 - seen.shape[1], 0)).flatten(1))
 
 
-class AverageStep(StepMixer[RunningSum]):
+class AverageStep(StepMixer[Sums]):
     """Average attention. Columns are folded into their sum."""
 
     reach = None
@@ -221,15 +225,17 @@ class AverageStep(StepMixer[RunningSum]):
         self.mixer = mixer
         self.hidden, self.out, self.gates = pack(mixer.hidden), pack(mixer.out), pack(mixer.gates)
 
-    def memory(self, like: Tensor, num_rows: int, slack: int) -> RunningSum:
-        return RunningSum(like, num_rows, self.mixer.hidden.in_features)
+    def memory(self, like: Tensor, num_rows: int, slack: int, *, rewinds: bool = False) -> Sums:
+        width = self.mixer.hidden.in_features
+        return SumsByColumn(like, num_rows, width, slack) if rewinds else RunningSum(like, num_rows, width)
 
-    def write(self, memory: RunningSum, late: Late) -> None:
+    def write(self, memory: Sums, late: Late) -> None:
+        assert isinstance(memory, RunningSum), "where columns are taken back, none comes late"
         memory.add(late.rows, late.entered)
 
     def step(
         self,
-        memory: RunningSum,
+        memory: Sums,
         entered: Tensor,
         rows: Rows,
         column: int,
@@ -238,8 +244,7 @@ class AverageStep(StepMixer[RunningSum]):
     ) -> Tensor:
         if late is not None:
             self.write(memory, late)
-        memory.add(rows.selection, entered)
-        total = rows.of(memory.total)
+        total = memory.advance(rows, column, entered)
         count: Tensor | int = column + 1 if padding is None else (column + 1 - rows.of(padding)).unsqueeze(1)
         mean = (total / count).to(entered.dtype)
         context = self.out(F.relu(self.hidden(mean)))
@@ -247,17 +252,17 @@ class AverageStep(StepMixer[RunningSum]):
         return keep * entered + take * context
 
     def chunk(
-        self, memory: RunningSum, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
+        self, memory: Sums, entered: Float[Tensor, "M D"], pending: Pending, padding: Tensor | None
     ) -> Float[Tensor, "M D"]:
         grid, is_new, rows = pending.grid(entered), pending.is_there, pending.rows
         before = pending.column_grid[:, :1]
         before = before if padding is None else before - rows.of(padding).unsqueeze(1)
-        total = rows.of(memory.total).clone()
+        total = memory.before(pending)
         mixed: Tensor = self.mixer.read(grid, AverageMemory(grid, is_new, (total, before.to(total.dtype))))
-        memory.add(rows.index, at_least_float32(grid).sum(1))
+        memory.extend(pending, grid)
         return pending.flat(mixed)
 
-    def load(self, memory: RunningSum, past: Memory, end: int) -> None:
+    def load(self, memory: Sums, past: Memory, end: int) -> None:
         assert isinstance(past, AverageMemory)
         assert past.before is not None
-        memory.total.copy_(past.before[0])
+        memory.begin_from(past.before[0], end)
