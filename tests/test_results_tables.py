@@ -219,6 +219,8 @@ def test_every_recipe_that_is_trained_here_has_a_row() -> None:
         "translation/wmt",
         "translation/dat-iwslt14-",
         "translation/dat-wmt",
+        "translation/latent-wmt",
+        "multilingual/latent-ted8",
         "summarization/cnndm",
     )
     others = {
