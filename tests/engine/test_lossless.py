@@ -91,7 +91,7 @@ def test_texts_end_within_drafts(make: Model, draw_ids: Ids, head: str, mixer: s
         {"no_repeat_ngram_size": 2},
         {"logits_processor": [lambda ids, scores: scores.scatter(1, ids[:, -1:], -torch.inf)]},
     ],
-    ids=str,
+    ids=lambda options: ",".join(options),
 )
 def test_options_of_the_search(make: Model, draw_ids: Ids, options: dict[str, Any]) -> None:
     model, ids = make("causal_lm", exits={"heads": "separate", "depths": [1, 3]}), draw_ids(steps=7, padding=LENGTHS)
