@@ -73,3 +73,26 @@ def test_mistakes(folder: Path, depthwise: Depthwise) -> None:
     code, _, errors = depthwise("evaluate", folder, "--depth", "fast")
     assert code == 1
     assert 'has no calibrated setting "fast"' in errors
+
+
+@pytest.mark.parametrize("measure", ["max_probability", "margin", "entropy", "normalized_entropy", "saturation"])
+def test_every_measure(folder: Path, depthwise: Depthwise, tmp_path: Path, measure: str) -> None:
+    data = f"data.valid={tmp_path / 'more.tsv'}"
+    policy = ["policy.kind=confidence", f"policy.measure={measure}"]
+    code, _, errors = depthwise("calibrate", folder, data, "--depth-budget", 3.5, *policy, "--vectors", 1)
+    assert (code, errors) == (0, "")
+    code, _, errors = depthwise("evaluate", folder, "--depth", "depth-3.5")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--quality-drop", 1, "policy.threshold=0.5"], "leave policy.threshold out"),
+        (["--risk", 0.3, "--temperatures"], "would break it"),
+    ],
+)
+def test_wrong_usage(folder: Path, depthwise: Depthwise, arguments: list[object], message: str) -> None:
+    code, _, errors = depthwise("calibrate", folder, *arguments)
+    assert code == 2
+    assert message in " ".join(errors.replace("│", " ").split())

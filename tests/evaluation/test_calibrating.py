@@ -129,6 +129,15 @@ def test_a_promise_within_a_budget(run: Run, examples: list[Example], made_up: l
     assert not missed.budget_met
 
 
+def test_a_promise_that_saves_nothing(run: Run, examples: list[Example]) -> None:
+    """By temperatures at which no exit is ever sure, everything passes, and nobody leaves."""
+    goal = Goal(risk=0.5, confidence=0.4)
+    policy = ConfidenceConfig(threshold=(0.9,), measure="margin")
+    search = calibrate(run, "valid", examples, goal, policy=policy, temperatures=(1e6,) * 3)
+    assert search.mean_depth == 4
+    assert not search.budget_met
+
+
 def test_no_promise(run: Run, examples: list[Example], made_up: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calibration, "_losses", lambda self, trial: __import__("numpy").ones(NUM_EXAMPLES))
     found = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1))

@@ -44,6 +44,12 @@ def test_the_walk_ends_at_the_first_failure(bound: str) -> None:
     assert furthest_passing([0.0] * 3, 500, 0.1, 0.05, bound) == 2
 
 
+def test_nothing_is_asked_for_behind_a_failure() -> None:
+    losses = iter([0.0, 0.5, 0.0])
+    assert furthest_passing(losses, 500, 0.1, 0.05) == 0
+    assert next(losses) == 0.0
+
+
 @pytest.mark.parametrize("bound", P_VALUES)
 @given(risk=st.floats(0.01, 0.9), error=st.floats(0.001, 0.5))
 def test_fewest_examples(bound: str, risk: float, error: float) -> None:

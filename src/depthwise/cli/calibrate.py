@@ -111,14 +111,20 @@ def calibrate(
     )
     called = _usual_name(goal) if name is None else name
     check_name(called)
-    quieten()
     changes, of_policy = parted(given)
+    if any(change.startswith("policy.threshold") for change in of_policy):
+        raise typer.BadParameter("thresholds are what is looked for; leave policy.threshold out", param_hint="RUN")
+    if temperatures and risk is not None:
+        raise typer.BadParameter(
+            "temperatures that were fitted on the data of a promise would break it; leave them out", param_hint="--risk"
+        )
+    quieten()
     folder = Path(folders[0])
     run = load_run(folder, changes, device.value, precision.value)
     policy = None
     if of_policy:
-        asked = of_policy if any(change.startswith("policy.threshold") for change in of_policy) else None
-        policy = chosen_policy(run.model, folder, asked or [*of_policy, "policy.threshold=0.5"])
+        needs_one = ["policy.threshold=0"] if "policy.kind=confidence" in of_policy else []
+        policy = chosen_policy(run.model, folder, [*of_policy, *needs_one])
     examples = read_examples(run.task, split.value)[:limit]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{folder}, {split.value}: {len(examples):,} examples")

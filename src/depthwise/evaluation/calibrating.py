@@ -9,7 +9,7 @@ until the first that fails (``metrics.risk``). All that passed may be promised a
 among them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ from depthwise.evaluation.likeness import Values, check_has_likeness, goodness, 
 from depthwise.evaluation.policies import in_words, own_policy, setting_of
 from depthwise.evaluation.results import examples_digest, finite, weights_digest
 from depthwise.evaluation.runs import Run, by_policy
-from depthwise.metrics.risk import P_VALUES, check_levels, fewest_examples
+from depthwise.metrics.risk import P_VALUES, check_levels, fewest_examples, furthest_passing
 
 FEWEST_EXAMPLES = 20
 """A budget that is met on fewer says nothing about others."""
@@ -194,22 +194,24 @@ class Calibration:
 
         With it come its mean loss and p-value; without any those of the strictest, which failed.
         """
-        goal, passed = self.goal, list[tuple[Trial, float, float]]()
+        goal, walked = self.goal, list[tuple[Trial, float, float]]()
         assert goal.risk is not None
-        failed = (1.0, 1.0)
-        for options in strict_to_bold(self.run, policy):
-            trial = self.tried(_with_temperatures(options, self.temperatures))
-            loss = float(self._losses(trial).mean())
-            p_value = P_VALUES[goal.bound](loss, len(self.examples), goal.risk)
-            self.say(f"  loss {loss:.4f}, p = {p_value:.4f}")
-            if p_value > goal.confidence:
-                failed = (loss, p_value)
-                break
-            passed.append((trial, loss, p_value))
-        if not passed:
-            return None, *failed
+        risk, num = goal.risk, len(self.examples)
+
+        def measured() -> Iterator[float]:
+            for options in strict_to_bold(self.run, policy):
+                trial = self.tried(_with_temperatures(options, self.temperatures))
+                loss = float(self._losses(trial).mean())
+                walked.append((trial, loss, P_VALUES[goal.bound](loss, num, risk)))
+                self.say(f"  loss {loss:.4f}, p = {walked[-1][-1]:.4f}")
+                yield loss
+
+        last = furthest_passing(measured(), num, risk, goal.confidence, goal.bound)
+        if last is None:
+            return None, *walked[0][1:]
         if goal.quality_drop is None and goal.depth_budget is None:
-            return passed[-1]
+            return walked[last]
+        passed = walked[: last + 1]
         best = self.best([trial for trial, _, _ in passed])
         return next(each for each in passed if each[0] is best)
 
@@ -240,13 +242,13 @@ class Calibration:
         return trial
 
     def _is_met(self, trial: Trial) -> bool:
-        """Whether a setting reaches the budget, and does not only by leaving nobody early."""
+        """Whether a setting reaches the budget, and does not only because nobody leaves early."""
+        if trial.mean_depth >= self.exits[-1]:
+            return False
         if self.goal.depth_budget is not None:
             return trial.mean_depth <= self.goal.depth_budget
-        if self.goal.quality_drop is None:
-            return True
         lost = self.sign * (self.full.quality - trial.quality)
-        return lost <= self.goal.quality_drop + 1e-9 and trial.mean_depth < self.exits[-1]
+        return self.goal.quality_drop is None or lost <= self.goal.quality_drop + 1e-9
 
     def best(self, trials: Iterable[Trial]) -> Trial:
         """The cheapest that is good enough, or the best that is cheap enough; else the one that comes closest."""
@@ -297,7 +299,7 @@ def calibrate(
 
     ``policy`` is the only one that is looked at, at all its thresholds; none means all of a sweep for a budget, and the
     run's own or else the highest probability for a promise. ``temperatures`` of exits, as ``fitted_temperatures`` finds
-    them, go with every policy that looks at scores.
+    them, go with every policy that looks at scores; a promise holds only where they come from other data.
     """
     try:
         search = Calibration(run, examples, goal, say, temperatures)

@@ -11,7 +11,7 @@ A bolder setting that would pass behind the first failure does not count, or the
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -37,11 +37,12 @@ P_VALUES: dict[str, PValue] = {"hoeffding": hoeffding, "bentkus": bentkus}
 
 
 def furthest_passing(
-    mean_losses: Sequence[float], num_examples: int, risk: float, error: float, bound: str = "hoeffding"
+    mean_losses: Iterable[float], num_examples: int, risk: float, error: float, bound: str = "hoeffding"
 ) -> int | None:
     """The place of the boldest setting that may be promised, of settings from the most careful to the boldest.
 
-    ``risk`` is δ, ``error`` is ε. None where not even the first one passes.
+    ``risk`` is δ, ``error`` is ε. None where not even the first one passes. Losses behind the first failure are not
+    asked for, so that they need not be measured.
     """
     check_levels(risk, error)
     if num_examples < 1:
