@@ -33,7 +33,7 @@ def ids(length: int) -> torch.Tensor:
     return torch.zeros(1, length, dtype=torch.long, device="meta")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].decoder is not None])
 def test_forward_products_are_what_the_counter_counts(name: str) -> None:
     options = PRESETS[name]
     model = build(options)

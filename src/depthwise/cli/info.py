@@ -92,7 +92,11 @@ def _parts(config: "DepthwiseConfig", length: int) -> Table:
         if stack.has_source:
             _add(table, f"{side} attention over the source, each", blocks[0].cross, stack.cross(length))
         _add(table, f"{side} feed-forward, each", blocks[0].feed_forward, stack.feed_forward())
+        if getattr(backbone, side).stack.distances is not None:
+            _add(table, f"{side} distances", getattr(backbone, side).stack.distances, Cost())
         _add(table, f"{side} embedding", getattr(backbone, side).embedding, cost.embedding())
+    if backbone.structure is not None:
+        _add(table, "structure predictor", backbone.structure, Cost())
     if hasattr(skeleton, "head"):
         _add(table, "head", skeleton.head, cost.head())
     table.add_section()

@@ -9,6 +9,7 @@ from depthwise.config.depth import (
     PoissonBinomialConfig,
     PolicyConfig,
     SequenceExitConfig,
+    StructureExitConfig,
     TokenExitConfig,
     policy_dict,
 )
@@ -53,6 +54,8 @@ from depthwise.config.recipes import (
     recipe_text,
     recipe_yaml,
 )
+from depthwise.config.relative import RelativeConfig
+from depthwise.config.structure import StructureConfig
 from depthwise.config.validation import check_model, parse_model
 from depthwise.config.word_depths import WordDepthsConfig
 
@@ -86,9 +89,12 @@ __all__ = [
     "PoissonBinomialConfig",
     "PolicyConfig",
     "Recipe",
+    "RelativeConfig",
     "SearchConfig",
     "SequenceExitConfig",
     "StackConfig",
+    "StructureConfig",
+    "StructureExitConfig",
     "TokenExitConfig",
     "TokenizerConfig",
     "TrainingConfig",

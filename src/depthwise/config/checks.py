@@ -11,6 +11,8 @@ from typing import Any
 
 from depthwise.config.latent import gates_fit_the_model
 from depthwise.config.model import ModelConfig, StackConfig
+from depthwise.config.relative import distances_serve
+from depthwise.config.structure import structure_fits_the_model
 from depthwise.config.word_depths import word_depth_problems
 from depthwise.errors import Problem
 
@@ -322,6 +324,18 @@ def _shared_layers_have_one_kernel(stack: View, model: View, centred: bool) -> I
             )
 
 
+def _groups_share_layers(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    if stack.groups is None:
+        return
+    if stack.shared_layers is not None:
+        yield stack.problem("groups", "and shared_layers both say which layers share a block; remove one")
+    if stack.groups > stack.num_layers:
+        message = f"{stack.groups} blocks are more than the {stack.num_layers} layers that would run them; lower it"
+        yield stack.problem("groups", message)
+    elif len(set(stack.kernel_sizes or ())) > 1:
+        yield stack.problem("groups", "share kernels too; give one kernel size for all layers, or use shared_layers")
+
+
 def _learned_positions_are_limited(stack: View, model: View, centred: bool) -> Iterator[Problem]:
     if stack.positions == "learned" and stack.max_positions is None:
         yield stack.problem(
@@ -348,6 +362,7 @@ MODEL_CHECKS: tuple[ModelCheck, ...] = (
     _shared_norms_exist,
     _words_decide_in_encoders,
     gates_fit_the_model,
+    structure_fits_the_model,
 )
 STACK_CHECKS: tuple[StackCheck, ...] = (
     _attention_heads_divide_width,
@@ -362,4 +377,6 @@ STACK_CHECKS: tuple[StackCheck, ...] = (
     _shared_layers_match_layers,
     _shared_layers_have_one_kernel,
     _learned_positions_are_limited,
+    _groups_share_layers,
+    distances_serve,
 )

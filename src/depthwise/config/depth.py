@@ -17,6 +17,7 @@ NEVER_CORRECT = ("first", "last")
 """The depth of a token that no exit gets right: the first exit, by the formula, or the last."""
 DECISIONS = ("step", "quantile", "sample")
 OBJECTIVES = ("oracle", "expected_loss")
+STOPS = ("threshold", "argmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,19 @@ class PatienceConfig:
     """The difference below which two estimates of a number are the same."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StructureExitConfig:
+    """``structure``: an input leaves where its first layers said that it would need no more."""
+
+    kind = "structure"
+
+    threshold: float = 0.7
+    """γ: layers run up to the first whose weight is below. 0 runs all of them, as in training."""
+    stops: str | None = None
+    """By the ``threshold``, or behind the likeliest number of layers (``argmax``); none means the first where weights
+    are cumulative, and else the second."""
+
+
 PolicyConfig = (
     FixedDepthConfig
     | SequenceExitConfig
@@ -149,12 +163,13 @@ PolicyConfig = (
     | ConfidenceConfig
     | PatienceConfig
     | LearnedConfidenceConfig
+    | StructureExitConfig
 )
 POLICIES: dict[str, type[PolicyConfig]] = {
     config.kind: config
     for config in (
         *(FixedDepthConfig, SequenceExitConfig, TokenExitConfig, PoissonBinomialConfig),
-        *(ConfidenceConfig, PatienceConfig, LearnedConfidenceConfig),
+        *(ConfidenceConfig, PatienceConfig, LearnedConfidenceConfig, StructureExitConfig),
     )
 }
 """The options of policies by kind."""

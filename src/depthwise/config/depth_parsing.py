@@ -17,6 +17,7 @@ from depthwise.config.depth import (
     OBJECTIVES,
     ORACLES,
     POLICIES,
+    STOPS,
     ConfidenceConfig,
     FixedDepthConfig,
     LearnedConfidenceConfig,
@@ -24,6 +25,7 @@ from depthwise.config.depth import (
     PoissonBinomialConfig,
     PolicyConfig,
     SequenceExitConfig,
+    StructureExitConfig,
     ThresholdConfig,
 )
 from depthwise.config.parsing import (
@@ -68,6 +70,8 @@ def placement_problems(config: PolicyConfig, exits: Sequence[int], *, has_source
 
     ``has_source`` says whether there is an encoder below that has read a source. The options are right by themselves.
     """
+    if isinstance(config, StructureExitConfig):
+        return  # which needs no exits, but layers that say how many they need
     if isinstance(config, FixedDepthConfig):
         if config.depth not in exits:
             yield Problem("depth", f"there is no exit at depth {config.depth}; choose among {_listed(exits)}")
@@ -146,6 +150,7 @@ RULES: Rules = {
     "decay_rate": partial(at_least, 0),
     "max_length": partial(at_least, 1),
     "patience": partial(at_least, 1),
+    "stops": partial(choice, STOPS),
     "tolerance": _above_zero,
 }
 
@@ -220,6 +225,13 @@ def _learned_thresholds(policy: View) -> Iterator[Problem]:
     yield from _thresholds_within(policy, 0.0, LearnedConfidenceConfig.kind)
 
 
+def _structure_has_a_threshold(policy: View) -> Iterator[Problem]:
+    if message := _share(policy.threshold):
+        yield policy.problem("threshold", message)
+    elif policy.stops == "argmax":
+        yield from _has_no_effect(policy, StructureExitConfig(), ["threshold"], "where the likeliest number decides")
+
+
 def _decay_has_a_length(policy: View) -> Iterator[Problem]:
     if policy.decay is None:
         yield from _has_no_effect(policy, ThresholdConfig(), ["decay_rate", "max_length"], "without decay")
@@ -237,5 +249,6 @@ CHECKS: dict[type[Any], tuple[Check, ...]] = {
     ThresholdConfig: (_there_is_a_threshold, _decay_has_a_length),
     ConfidenceConfig: (_measured_thresholds, _temperatures_of_scores),
     LearnedConfidenceConfig: (_learned_thresholds,),
+    StructureExitConfig: (_structure_has_a_threshold,),
 }
 """What is asked of options together, by the classes that have them."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from depthwise.config.latent import LatentConfig
+from depthwise.config.relative import RelativeConfig
+from depthwise.config.structure import StructureConfig
 from depthwise.config.word_depths import WordDepthsConfig
 
 MIXERS = ("attention", "lightconv", "dynamicconv", "cnn", "depthwise", "average")
@@ -43,6 +45,8 @@ class StackConfig:
     shared_layers: tuple[int, ...] | None = None
     """Which block each layer runs, counted from 0: ``[0, 0, 1, 1]`` is two blocks, each run twice; a single 0 is one
     block for all layers. None means that every layer has its own."""
+    groups: int | None = None
+    """The same in short (ALBERT): this many blocks, each of which serves as many neighbouring layers as the others."""
     mixer: str = "attention"
     """What moves information between positions: one of ``MIXERS``."""
     num_heads: int = 8
@@ -83,6 +87,8 @@ class StackConfig:
     """What every norm of this side adds to the variance, those of its embedding and its head too."""
     activation: str = "relu"
     positions: str = "sinusoidal"
+    relative: RelativeConfig | None = None
+    """Distances between tokens as a part of the scores of attention; none means that they have no part in them."""
     max_positions: int | None = 1024
     """Longest sequence; none means no limit (not with learned positions)."""
     dropout: float = 0.1
@@ -100,9 +106,15 @@ class StackConfig:
 
     def block_of(self, layer: int) -> int:
         """Which block a layer runs: its own, unless layers share."""
+        if self.groups is not None:
+            return layer * self.groups // self.num_layers
         if self.shared_layers is None:
             return layer
         return self.shared_layers[0 if len(self.shared_layers) == 1 else layer]
+
+    @property
+    def has_shared_layers(self) -> bool:
+        return self.shared_layers is not None or self.groups is not None
 
     @property
     def num_blocks(self) -> int:
@@ -189,29 +201,48 @@ class ModelConfig:
     """None means that every token runs the whole stack."""
     latent: LatentConfig | None = None
     """Gates by which layers are learned to be used or left out; none means that all are used."""
+    structure: StructureConfig | None = None
+    """Layers of the encoder that ask for others, as many as an input needs; none means that all are used."""
     policy: dict[str, Any] | None = field(default=None)
     """How depth is decided; none means that every token runs every block."""
     word_depths: WordDepthsConfig | None = None
     """Depths that words have before the model runs; none means that they have none."""
 
     @property
+    def leaves_early(self) -> bool:
+        """Whether the last stack can end before its last layer: there are exits, or layers that it may not need."""
+        return self.exits is not None or (self.structure is not None and self.decoder is None)
+
+    @property
     def exit_depths(self) -> tuple[int, ...]:
         """The depths of all exits, from low to high; the last is the number of layers."""
         stack = self.decoder or self.encoder
         assert stack is not None
+        if self.structure is not None and self.decoder is None:
+            return tuple(range(self.structure.num_static, stack.num_layers + 1))
         if self.exits is None:
             return (stack.num_layers,)
         depths = range(1, stack.num_layers) if self.exits.depths is None else self.exits.depths
         return (*(depth for depth in depths if depth < stack.num_layers), stack.num_layers)
 
 
-def as_dict(
-    config: StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig | WordDepthsConfig | ModelConfig,
-) -> dict[str, Any]:
+Section = (
+    StackConfig
+    | AdaptiveConfig
+    | ExitsConfig
+    | LatentConfig
+    | RelativeConfig
+    | StructureConfig
+    | WordDepthsConfig
+    | ModelConfig
+)
+
+
+def as_dict(config: Section) -> dict[str, Any]:
     """The options as nested dictionaries and lists, ready for YAML or JSON."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, StackConfig | AdaptiveConfig | ExitsConfig | LatentConfig | WordDepthsConfig):
+        if isinstance(value, Section):
             return as_dict(value)
         return list(value) if isinstance(value, tuple) else value
 

@@ -1,4 +1,5 @@
-"""Named models: every row of Wu et al. 2019 ("Pay Less Attention with Lightweight and Dynamic Convolutions").
+"""Named models: every row of Wu et al. 2019 ("Pay Less Attention with Lightweight and Dynamic Convolutions"), and
+those of ``alberta``.
 
 Where the text of the paper and its parameter counts disagree, the counts decide: LightConv has its GLU on the encoder
 side only, the ablations have none, and summarisation models are 512 wide. For Chinese-English, with three separate
@@ -11,6 +12,7 @@ implementation starts them, whose post-norm branches are not small: on little da
 from dataclasses import replace
 from typing import Any
 
+from depthwise.config.alberta import ALBERTA_PRESETS
 from depthwise.config.model import KERNEL_NORMALIZATIONS, AdaptiveConfig, ModelConfig, StackConfig
 from depthwise.config.parsing import nearest
 from depthwise.errors import ConfigError, Problem
@@ -175,4 +177,5 @@ PRESETS: dict[str, ModelConfig] = {
     **_TABLE_5,
     **_TABLE_6,
     **_TABLE_7,
+    **ALBERTA_PRESETS,
 }

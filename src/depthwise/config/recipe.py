@@ -140,6 +140,9 @@ class TrainingConfig:
     """How exits are trained, where the model has any; none means by the defaults of these options."""
     latent: LatentTrainingConfig | None = None
     """How gates of layers are trained, where the model has any; none means by the defaults of these options."""
+    depth_cost: float = 0.0
+    """Price of a layer that an input is expected to need, beside the loss of a token or label; for models with
+    ``structure``, which else use as many as help."""
     max_updates: int | None = None
     max_epochs: float | None = None
     batch_tokens: int | None = None

@@ -275,6 +275,7 @@ RULES: Rules = {
     "select": partial(choice, SELECTIONS),
     "report": _reports,
     "label_smoothing": probability,
+    "depth_cost": partial(at_least, 0),
     **dict.fromkeys(("max_chars", "vocab_size", "max_updates", "batch_tokens", "batch_rows"), partial(at_least, 1)),
     **dict.fromkeys(
         ("accumulate", "log_every", "validate_every", "save_every", "patience", "average"), partial(at_least, 1)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from depthwise.config.checks import BrokenOption, View, relation_problems
-from depthwise.config.depth import policy_dict
+from depthwise.config.depth import FixedDepthConfig, StructureExitConfig, policy_dict
 from depthwise.config.depth_parsing import parse_policy, placement_problems
 from depthwise.config.latent import MODEL_RULES as LATENT_RULES
 from depthwise.config.model import (
@@ -28,6 +28,8 @@ from depthwise.config.model import (
     ModelConfig,
 )
 from depthwise.config.parsing import Findings, Rules, at_least, build, choice, option_problems, probability, shown
+from depthwise.config.relative import RULES as RELATIVE_RULES
+from depthwise.config.structure import RULES as STRUCTURE_RULES
 from depthwise.config.word_depths import RULES as WORD_RULES
 from depthwise.errors import ConfigError, Problem
 
@@ -89,10 +91,19 @@ def _policy_problems(config: ModelConfig, options: dict[str, Any], broken: Colle
         stack = model.encoder if model.decoder is None else model.decoder
         if stack is None:
             return
-        if model.exits is None:
+        if isinstance(policy, StructureExitConfig):
+            if model.structure is None:
+                yield model.problem("policy", "structure needs layers that ask for others; add structure, or remove it")
+            return
+        if model.structure is not None and model.decoder is None:
+            if not isinstance(policy, FixedDepthConfig):
+                yield model.problem("policy", f"{policy.kind} does not go with structure; use structure or fixed")
+                return
+            _ = model.structure.num_static
+        elif model.exits is None:
             yield model.problem("policy", "decides where tokens leave, but there are no exits; add exits, or remove it")
             return
-        _ = stack.num_layers, model.exits.depths  # without which the exits are not known
+        _ = stack.num_layers, model.exits and model.exits.depths  # without which the exits are not known
     except BrokenOption:
         return
     has_source = config.encoder is not None and config.decoder is not None
@@ -153,7 +164,7 @@ _CHOICES = {
 }
 _COUNTS = (
     *("vocab_size", "source_vocab_size", "width", "embedding_width"),
-    *("num_layers", "num_heads", "ffn_width", "kernel_heads", "conv_width", "max_positions"),
+    *("num_layers", "num_heads", "ffn_width", "kernel_heads", "conv_width", "max_positions", "groups"),
 )
 _PROBABILITIES = (
     *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect"),
@@ -175,4 +186,6 @@ RULES: Rules = {
     "depths": _exit_depths,
     **WORD_RULES,
     **LATENT_RULES,
+    **RELATIVE_RULES,
+    **STRUCTURE_RULES,
 }

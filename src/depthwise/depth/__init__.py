@@ -10,6 +10,7 @@ from depthwise.depth.plan import Gate, Plan
 from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
 from depthwise.depth.sequence_exit import SequenceExit
+from depthwise.depth.structure_predictor import RowGates, StructureExit, StructurePredictor
 from depthwise.depth.token_exit import TokenExit
 
 __all__ = [
@@ -25,8 +26,11 @@ __all__ = [
     "Plan",
     "PoissonBinomial",
     "Policy",
+    "RowGates",
     "SequenceExit",
     "State",
+    "StructureExit",
+    "StructurePredictor",
     "TokenExit",
     "Visit",
     "build_policy",

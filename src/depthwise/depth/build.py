@@ -10,6 +10,7 @@ from depthwise.config.depth import (
     PoissonBinomialConfig,
     PolicyConfig,
     SequenceExitConfig,
+    StructureExitConfig,
     TokenExitConfig,
 )
 from depthwise.config.depth_parsing import placement_problems
@@ -20,6 +21,7 @@ from depthwise.depth.patience import Patience
 from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Policy
 from depthwise.depth.sequence_exit import SequenceExit
+from depthwise.depth.structure_predictor import StructureExit
 from depthwise.depth.token_exit import TokenExit
 from depthwise.errors import ConfigError
 
@@ -47,3 +49,5 @@ def build_policy(options: PolicyConfig, *, width: int, exits: Sequence[int], has
             return Patience(options)
         case LearnedConfidenceConfig():
             return LearnedConfidence(options, width=width)
+        case StructureExitConfig():
+            return StructureExit(options)

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from depthwise.depth import Plan
+from depthwise.depth import Plan, StructurePredictor
 from depthwise.engine.encoder import CompactEncoder, planned
 from depthwise.engine.linear_maps import can_pack
-from depthwise.models.masked import Leaving, run_leaving, run_masked
+from depthwise.engine.structured import run_by_rows
+from depthwise.models.masked import Leaving, run_leaving, run_masked, run_structured
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -76,16 +77,17 @@ class ChosenEncoder:
         plan: Plan | None,
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
+        structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         is_sharded = any(isinstance(block, FSDPModule) for block in stack.layers)
         if plan is None and leaving is not None:
             plan = planned(stack, leaving, steps, valid)
         chosen = self.compact if not is_sharded and saves_time(stack, x, valid, plan, leaving) else self.masked
-        return chosen(stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
+        return chosen(stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps, structure=structure)
 
 
 class MaskedEncoder:
-    """The masked executor as the others are called."""
+    """The masked executor as the others are called. Rows that their first layers send home leave the batch."""
 
     def __init__(self) -> None:
         self._counted = torch.zeros((), dtype=torch.long)
@@ -104,8 +106,12 @@ class MaskedEncoder:
         plan: Plan | None,
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
+        structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
-        if plan is not None:
+        if structure is not None:
+            run = run_structured if any(isinstance(block, FSDPModule) for block in stack.layers) else run_by_rows
+            output, depths = run(stack, x, structure, valid=valid)
+        elif plan is not None:
             plan = Plan(plan.run.to(x.device), None if plan.weight is None else plan.weight.to(x.device))
             output, depths = run_masked(stack, x, plan, valid=valid), plan.depths
         elif leaving is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from depthwise.depth import Context, Plan, State, Visit
+from depthwise.depth import Context, Plan, State, StructurePredictor, Visit
 from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.memory import Places
 from depthwise.models.masked import Leaving
@@ -35,17 +35,20 @@ class CompactEncoder:
         plan: Plan | None,
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
+        structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.cpu()
-        if plan is None and leaving is None and not packs(stack) and bool(real.all()):
+        if plan is None and leaving is None and structure is None and not packs(stack) and bool(real.all()):
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)
         places = real.flatten().nonzero().squeeze(1)
         there = places.to(x.device, non_blocking=True)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
         walk = _Walk(stack, self._blocks, packed, places // x.shape[1])
-        if plan is not None:
+        if structure is not None:
+            _run_structured(walk, structure, x.shape[1])
+        elif plan is not None:
             weights = None if plan.weight is None else plan.weight.to(x.device, non_blocking=True).flatten(1)[:, there]
             _run_plan(walk, plan.run.cpu().flatten(1)[:, places], weights)
         elif leaving is not None:
@@ -106,8 +109,20 @@ class _Walk:
             self._done.index_copy_(1, self.origin.to(self.x.device, non_blocking=True), self.x)
 
 
-def _run_plan(walk: _Walk, run: Bool[Tensor, "L N"], weights: Float[Tensor, "L N"] | None) -> None:
-    """What a plan says, which need not be that tokens run their first blocks."""
+def _run_structured(walk: _Walk, structure: StructurePredictor, width: int) -> None:
+    """Static layers for all, then what they say of the others. Waits for the device once, and not where all run."""
+    for layer in range(structure.num_static):
+        walk.run(layer, None)
+    rows = walk.rows
+    gates = structure(*Places(rows, None, walk.x.device).padded(walk.x, width))
+    everything = torch.ones(len(gates.weight), len(rows), dtype=torch.bool)
+    run = everything if gates.run is None else gates.run.cpu()[:, rows]
+    weights = gates.weight.index_select(1, rows.to(walk.x.device, non_blocking=True))
+    _run_plan(walk, run, weights, structure.num_static)
+
+
+def _run_plan(walk: _Walk, run: Bool[Tensor, "L N"], weights: Float[Tensor, "L N"] | None, num_before: int = 0) -> None:
+    """What a plan says of the layers above ``num_before``: it need not be that tokens run their first blocks."""
     num_layers = len(run)
     after = torch.arange(1, num_layers + 1).unsqueeze(1) * run
     ends = torch.zeros(int(walk.rows[-1]) + 1 if len(walk.rows) else 0, dtype=torch.long)
@@ -125,7 +140,7 @@ def _run_plan(walk: _Walk, run: Bool[Tensor, "L N"], weights: Float[Tensor, "L N
         if weights is not None:
             chosen = walk.origin if readers is None else walk.origin[readers]
             weight = weights[layer].index_select(0, chosen.to(weights.device, non_blocking=True)).unsqueeze(0)
-        walk.run(layer, readers, weight)
+        walk.run(num_before + layer, readers, weight)
 
 
 def _run_leaving(walk: _Walk, exits: Sequence[int], question: "_Question") -> None:

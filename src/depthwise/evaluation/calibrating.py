@@ -21,6 +21,7 @@ from depthwise.config import (
     LearnedConfidenceConfig,
     PoissonBinomialConfig,
     PolicyConfig,
+    StructureExitConfig,
     policy_dict,
 )
 from depthwise.data import Example
@@ -119,7 +120,7 @@ class Calibration:
 
     def _check(self) -> None:
         goal, num = self.goal, len(self.examples)
-        if self.run.model.config.exits is None:
+        if not self.run.model.config.options.leaves_early:
             raise InputError(f"{self.run.folder} has no exits to leave at; train a run with model.exits")
         if goal.depth_budget is not None and not self.exits[0] <= goal.depth_budget < self.exits[-1]:
             raise InputError(
@@ -157,17 +158,18 @@ class Calibration:
         wants_depth = self.goal.depth_budget is not None
         if not any(self._is_met(trial) for options, trial in self.trials.items() if _is_of(options, family)):
             self.tried(_with_threshold(family, _range(family)[0 if wants_depth else 1]))
+        meets_below = wants_depth is not isinstance(family, StructureExitConfig)
         for _ in range(NUM_HALVINGS):
             known = sorted(
                 (_threshold(options) or 0.0, self._is_met(trial))
                 for options, trial in self.trials.items()
                 if _is_of(options, family)
             )
-            # A depth is kept to below some threshold, a quality above one.
+            # A depth is kept to below some threshold, a quality above one; where weights of layers decide, vice versa.
             gaps = [
                 (low, high)
                 for (low, low_met), (high, high_met) in pairwise(known)
-                if low_met is wants_depth and high_met is not wants_depth
+                if low_met is meets_below and high_met is not meets_below
             ]
             if not gaps:
                 return
@@ -323,6 +325,8 @@ def strict_to_bold(run: Run, policy: PolicyConfig | None) -> list[PolicyConfig]:
             "policy.kind=confidence"
         )
     levels: Sequence[float] = (*_STRICT, *_BOLD)
+    if isinstance(options, StructureExitConfig):
+        levels = levels[::-1]
     if isinstance(options, ConfidenceConfig) and options.measure == "entropy":
         levels = [-entropy for entropy in _ENTROPIES]
     return [_with_threshold(options, level) for level in levels]
@@ -336,7 +340,9 @@ def _threshold(options: PolicyConfig) -> float | None:
     match options:
         case PoissonBinomialConfig(decision="sample"):
             return None
-        case PoissonBinomialConfig():
+        case StructureExitConfig(stops="argmax"):
+            return None
+        case PoissonBinomialConfig() | StructureExitConfig():
             return options.threshold
         case ConfidenceConfig() | LearnedConfidenceConfig():
             return options.threshold[0] if len(options.threshold) == 1 else None
@@ -345,7 +351,7 @@ def _threshold(options: PolicyConfig) -> float | None:
 
 
 def _with_threshold(options: PolicyConfig, value: float) -> PolicyConfig:
-    if isinstance(options, PoissonBinomialConfig):
+    if isinstance(options, PoissonBinomialConfig | StructureExitConfig):
         return replace(options, threshold=value)
     assert isinstance(options, _WITH_VECTORS)
     return replace(options, threshold=(value,))
@@ -361,6 +367,8 @@ def _with_temperatures(options: PolicyConfig, temperatures: tuple[float, ...]) -
 def _range(options: PolicyConfig) -> tuple[float, float]:
     """Thresholds at which nearly everybody leaves, and nearly nobody."""
     match options:
+        case StructureExitConfig():
+            return 1.0, 0.0
         case ConfidenceConfig(measure="entropy"):
             return -20.0, 0.0
         case ConfidenceConfig(measure="saturation"):

@@ -7,6 +7,7 @@ those of input all at once. Beams that did not win are not counted. With width d
 |---|---|
 | ``fixed`` | |
 | ``sequence`` | 2 d E for every sequence |
+| ``structure`` | 2 d w + 2 w n for every sequence, w wide for n numbers of layers; also where all of them run |
 | ``token`` | 2 d E at the first exit |
 | ``poisson_binomial``, ``learned_confidence`` | 2 d at every exit visited, but for the last |
 | ``confidence``, ``patience`` | a head at every exit visited; that of the exit where one leaves gives the output too |
@@ -83,9 +84,21 @@ class SequenceCosts:
         if not depths:
             return 0
         once = 2 * self.cost.options.width * len(self.exits) if isinstance(self.policy, SequenceExitConfig) else 0
+        once += self._predicting
         leavers = [max(depths)] if self.by_rows else depths
         head = self.head * (len(depths) if self.scores_positions else 1)
         return once + sum(self._heads[depth] * head + self._classifiers[depth] for depth in leavers)
+
+    @cached_property
+    def _predicting(self) -> int:
+        """FLOPs of saying how many layers a sequence needs."""
+        structure, width = self.cost.options.structure, self.cost.options.width
+        if structure is None or self.cost.encoder is None:
+            return 0
+        hidden = structure.hidden_width or width
+        numbers = self.cost.encoder.stack.num_layers - structure.num_static + structure.allow_zero
+        pooler = 2 * width**2 if structure.summary == "first_tanh" else 0
+        return pooler + 2 * hidden * (width + numbers)
 
     @property
     def _is_planned(self) -> bool:

@@ -29,13 +29,14 @@ from depthwise.config import (
     PatienceConfig,
     PoissonBinomialConfig,
     PolicyConfig,
+    StructureExitConfig,
 )
 from depthwise.data import Example
 from depthwise.data.progress import shown
 from depthwise.errors import InputError
 from depthwise.evaluation.comparing import check_comparable
 from depthwise.evaluation.evaluating import Outcome, outcome_of, settings
-from depthwise.evaluation.policies import own_policy, setting_of
+from depthwise.evaluation.policies import decides_itself, own_policy, setting_of
 from depthwise.evaluation.results import RESULTS, examples_digest, finite, replace_file, strict_json, weights_digest
 from depthwise.evaluation.runs import Run, by_policy
 from depthwise.evaluation.timing import hardware
@@ -46,6 +47,7 @@ FIXED, SEPARATE = FixedDepthConfig.kind, "separate"
 CHANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PROBABILITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 MARGINS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WEIGHTS = (0.02, 0.05, *CHANCES, 0.95, 0.99)
 COSINES = (0.8, 0.9, 0.95, 0.98, 0.99)
 
 
@@ -120,7 +122,7 @@ def sweep(
     ``policies`` are tried beside all fixed depths; none means those of ``policies_to_try``.
     """
     exits, task = run.model.config.options.exit_depths, run.task
-    if run.model.config.exits is None:
+    if not run.model.config.options.leaves_early:
         raise InputError(
             f"{run.folder} has no exits to leave at, so that there is nothing to sweep; train a run with model.exits"
         )
@@ -201,7 +203,10 @@ def policies_to_try(run: Run) -> list[PolicyConfig]:
     """Every fixed depth, the run's own policy, and those that need no training, at a grid of settings each."""
     own, found = own_policy(run.model), fixed_depths(run)
     found += [] if own is None else _around(own)
-    found += _untrained(run, len(run.model.config.options.exit_depths))
+    if decides_itself(run.model):
+        found += _around(StructureExitConfig())
+    else:
+        found += _untrained(run, len(run.model.config.options.exit_depths))
     return list(dict.fromkeys(found))
 
 
@@ -218,6 +223,11 @@ def _around(own: PolicyConfig) -> Iterator[PolicyConfig]:
         case PoissonBinomialConfig():
             for chance in sorted({*CHANCES, own.threshold}):
                 yield replace(own, threshold=chance)
+        case StructureExitConfig(stops="argmax"):
+            yield own
+        case StructureExitConfig():
+            for weight in sorted({*WEIGHTS, own.threshold}):
+                yield replace(own, threshold=weight)
         case LearnedConfidenceConfig():
             alternatives: set[tuple[float, ...]] = {(chance,) for chance in CHANCES}
             for thresholds in sorted({*alternatives, own.threshold}):

@@ -13,6 +13,7 @@ from depthwise.config import (
     FixedDepthConfig,
     PatienceConfig,
     PolicyConfig,
+    StructureExitConfig,
     parse_policy,
     placement_problems,
     policy_dict,
@@ -25,11 +26,13 @@ from depthwise.models.pretrained import DepthwisePreTrainedModel
 
 SECTION = "policy"
 COMMAND_LINE = "command line"
+BY_STRUCTURE = (FixedDepthConfig, StructureExitConfig)
+"""Policies for models that say by themselves how many layers they need."""
 UNTRAINED = (FixedDepthConfig, ConfidenceConfig, PatienceConfig)
 """Policies without weights, which any model with exits can follow."""
 DECIDING = (
     *("depth", "measure", "temperature", "decision", "threshold", "decay", "decay_rate", "max_length"),
-    *("patience", "tolerance"),
+    *("patience", "tolerance", "stops"),
 )
 """Options that have a say when a policy decides; the others are about learning to."""
 ALWAYS_SHOWN = ("depth", "measure", "threshold", "patience")
@@ -51,7 +54,14 @@ def own_policy(model: DepthwisePreTrainedModel) -> PolicyConfig | None:
         return options
     named = model.config.options.policy
     found = None if named is None else parse_policy(named)
+    if decides_itself(model):
+        return StructureExitConfig() if found is None else found
     return found if isinstance(found, UNTRAINED) else None
+
+
+def decides_itself(model: DepthwisePreTrainedModel) -> bool:
+    """Whether an encoder that stands alone says how many layers it needs."""
+    return model.config.structure is not None and model.config.decoder is None
 
 
 def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Sequence[str] = ()) -> PolicyConfig:
@@ -67,6 +77,11 @@ def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Se
         raise InputError(f"{name} was trained with no policy; choose one that needs no training, such as {EXAMPLES}")
     kind = given.get("kind", None if own is None else own.kind)
     is_own = own is not None and kind == own.kind
+    if decides_itself(model) and isinstance(kind, str) and kind in POLICIES:
+        if not issubclass(POLICIES[kind], BY_STRUCTURE):
+            raise InputError(f"{name} says by itself how many layers it needs; use the policy structure or fixed")
+        is_own = is_own or kind == StructureExitConfig.kind
+        own = own if own is not None and kind == own.kind else StructureExitConfig()
     if not is_own and isinstance(kind, str) and kind in POLICIES and not issubclass(POLICIES[kind], UNTRAINED):
         has = "no policy of its own" if own is None else f"the policy {own.kind}"
         raise InputError(
@@ -82,7 +97,7 @@ def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Se
 
 def check_exits(model: DepthwisePreTrainedModel, name: str | Path) -> None:
     """Raises an error where there is nowhere to leave."""
-    if model.config.exits is None:
+    if not model.config.options.leaves_early:
         raise InputError(f"{name} has no exits to leave at; train a run with model.exits, or use --depth full")
 
 

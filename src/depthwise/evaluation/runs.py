@@ -91,7 +91,7 @@ def load_run(
         return run
     if isinstance(depth, str):
         return by_policy(run, setting_named(run.folder, depth))
-    if model.config.exits is not None:
+    if model.config.options.leaves_early:
         return by_policy(run, fixed_depth(model, folder, depth))
     cut_to_depth(model, depth)
     return replace(run, depth=depth)

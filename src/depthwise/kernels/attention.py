@@ -40,7 +40,22 @@ def attend(
         return F.scaled_dot_product_attention(
             queries, keys, values, dropout_p=dropout, is_causal=causal and not everything
         )
-    steps = torch.arange(length, device=keys.device)
+    seen = sight(num_queries, length, keys.device, causal, window, valid, positions)
+    assert seen is not None, "there is a limit, or everything is seen"
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen.unsqueeze(1), dropout_p=dropout)
+
+
+def sight(
+    num_queries: int,
+    length: int,
+    device: torch.device,
+    causal: bool,
+    window: int | None,
+    valid: Bool[Tensor, "B L"] | None,
+    positions: Int[Tensor, "B P"] | None,
+) -> Bool[Tensor, "_b P L"] | None:
+    """Which keys a query may see, as ``attend`` says it; none means all."""
+    steps = torch.arange(length, device=device)
     readers = steps[length - num_queries :].unsqueeze(0) if positions is None else positions
     distance = readers.unsqueeze(-1) - steps
     limits = [distance >= 0] if causal else []
@@ -48,8 +63,7 @@ def attend(
         limits.append(distance < window if causal else distance.abs() <= (window - 1) // 2)
     if valid is not None:
         limits.append(valid.unsqueeze(1))
-    seen = reduce(and_, limits) | (distance == 0)
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen.unsqueeze(1), dropout_p=dropout)
+    return reduce(and_, limits) | (distance == 0) if limits else None
 
 
 def attend_source(

@@ -1,6 +1,6 @@
 """Sub-blocks that move information between positions. Every one writes and reads; see ``base.Mixer``."""
 
-from depthwise.mixers.attention import CrossAttention, SelfAttention
+from depthwise.mixers.attention import CrossAttention, Distances, SelfAttention
 from depthwise.mixers.average import AverageAttention
 from depthwise.mixers.base import Mixer
 from depthwise.mixers.build import build_mixer
@@ -13,6 +13,7 @@ __all__ = [
     "CNN",
     "AverageAttention",
     "CrossAttention",
+    "Distances",
     "DynamicConv",
     "KernelPredictor",
     "LightConv",

@@ -2,7 +2,9 @@
 
 from torch import nn
 
+from depthwise.config.relative import RelativeConfig
 from depthwise.kernels.attention import attend, attend_source
+from depthwise.kernels.relative import attend_relative
 from depthwise.memory import KeyValueMemory, Places
 from depthwise.mixers.base import Mixer
 from depthwise.mixers.joint import Joint
@@ -38,12 +40,21 @@ class Projections(nn.Module):
         return KeyValueMemory(self.split(keys), self.split(values), valid)
 
 
+class Distances(nn.Embedding):
+    """The vectors r[−K] to r[K] of distances. They are the stack's: all its blocks look them up."""
+
+    def __init__(self, options: RelativeConfig, width: int) -> None:
+        super().__init__(2 * options.max_distance + 1, width)
+
+
 class SelfAttention(Mixer):
     """softmax(q k / sqrt(d)) v within one sequence (Vaswani et al. 2017).
 
     ``window`` counts the positions that are seen (Wu et al. 2019, Table 3): ``|i - j| <= (window - 1) / 2`` centred,
-    ``0 <= i - j < window`` causal.
+    ``0 <= i - j < window`` causal. With ``relative`` scores know distances, by a table that ``look_up`` names.
     """
+
+    distances: Distances | None = None
 
     def __init__(
         self,
@@ -54,11 +65,17 @@ class SelfAttention(Mixer):
         window: int | None = None,
         dropout: float = 0.0,
         out_gain: float = 1.0,
+        relative: RelativeConfig | None = None,
     ) -> None:
         super().__init__()
+        self.relative = relative
         self.causal, self.window, self.dropout = causal, window, dropout
         self.reach = None if window is None else window - 1
         self.projections = Projections(width, num_heads, out_gain)
+
+    def look_up(self, distances: Distances) -> None:
+        """The table to be used, which stays a part of whoever owns it."""
+        object.__setattr__(self, "distances", distances)
 
     def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> KeyValueMemory:
         return self.projections.keys_values(x, valid)
@@ -82,33 +99,51 @@ class SelfAttention(Mixer):
     def _mixed(
         self, queries: Float[Tensor, "B P D"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None
     ) -> Float[Tensor, "B P D"]:
-        mixed = attend(
-            self.projections.split(queries),
-            memory.keys,
-            memory.values,
+        queries = self.projections.split(queries)
+        return self.projections.merge(self._attended(queries, memory.keys, memory.values, memory.valid, positions))
+
+    def _attended(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid: Tensor | None, positions: Tensor | None
+    ) -> Float[Tensor, "B H P d"]:
+        dropout = self.dropout if self.training else 0.0
+        if self.relative is None:
+            return attend(
+                queries,
+                keys,
+                values,
+                causal=self.causal,
+                window=self.window,
+                valid=valid,
+                positions=positions,
+                dropout=dropout,
+            )
+        assert self.distances is not None, "the stack names the table of distances"
+        return attend_relative(
+            queries,
+            keys,
+            values,
+            self.distances.weight.to(queries.dtype),
+            by_queries=self.relative.content_to_position,
+            by_keys=self.relative.position_to_content,
+            literal=self.relative.indexing == "literal",
+            scale_terms=self.relative.scale_terms,
             causal=self.causal,
             window=self.window,
-            valid=memory.valid,
+            valid=valid,
             positions=positions,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
-        return self.projections.merge(mixed)
 
     def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
         """Every token is projected once; sequences are padded for the product of queries and keys alone."""
         project = self.projections
         queries = project.split(places.reader_grid(project.query(places.taken(x))))
         keys, values = (project.split(places.grid(map_(x))) for map_ in (project.key, project.value))
-        if self.causal or self.window is not None:
-            mixed = attend(
-                queries,
-                keys,
-                values,
-                causal=self.causal,
-                window=self.window,
-                valid=places.valid,
-                positions=places.positions,
-            )
+        if self.relative is not None:
+            positions = None if places.readers is None else places.positions
+            mixed = self._attended(queries, keys, values, places.valid, positions)
+        elif self.causal or self.window is not None:
+            mixed = self._attended(queries, keys, values, places.valid, places.positions)
         else:
             mixed = attend_source(queries, keys, values, valid=places.valid)
         return project.out(places.from_reader_grid(mixed.transpose(1, 2).flatten(2)))

@@ -15,7 +15,13 @@ def build_mixer(config: StackConfig, layer: int, *, width: int, causal: bool) ->
     size, gain = config.kernel_size(layer), config.gain_of_branches
     if config.mixer == "attention":
         return SelfAttention(
-            width, config.num_heads, causal=causal, window=size, dropout=config.attention_dropout, out_gain=gain
+            width,
+            config.num_heads,
+            causal=causal,
+            window=size,
+            dropout=config.attention_dropout,
+            out_gain=gain,
+            relative=config.relative,
         )
     if config.mixer == "average":
         return AverageAttention(width, config.ffn_width, causal=causal)

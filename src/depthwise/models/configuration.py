@@ -17,9 +17,10 @@ class DepthwiseConfig(PreTrainedConfig):
     """A Transformers configuration around the plain options of ``depthwise.config``.
 
     ``encoder`` and ``decoder`` are dictionaries of ``StackConfig`` options, ``adaptive`` of ``AdaptiveConfig``,
-    ``exits`` of ``ExitsConfig``, ``latent`` of ``LatentConfig`` and ``word_depths`` of ``WordDepthsConfig`` options;
-    after construction they hold every option, defaults included. All problems are reported at once. ``policy`` stays a
-    dictionary. Ids of special tokens default to fairseq's; an encoder alone needs none but that of padding.
+    ``exits`` of ``ExitsConfig``, ``latent`` of ``LatentConfig``, ``structure`` of ``StructureConfig`` and
+    ``word_depths`` of ``WordDepthsConfig`` options; after construction they hold every option, defaults included. All
+    problems are reported at once. ``policy`` stays a dictionary. Ids of special tokens default to fairseq's; an encoder
+    alone needs none but that of padding.
     """
 
     model_type: ClassVar[str] = "depthwise"
@@ -58,6 +59,7 @@ class DepthwiseConfig(PreTrainedConfig):
     sentence_order: bool = False
     exits: dict[str, Any] | None = None
     latent: dict[str, Any] | None = None
+    structure: dict[str, Any] | None = None
     policy: dict[str, Any] | None = None
     word_depths: dict[str, Any] | None = None
 

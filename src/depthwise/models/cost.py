@@ -5,6 +5,7 @@ Per position, with width d, C convolution channels, kernel width k, H kernel hea
 | part | matrix products | sums over taps |
 |---|---|---|
 | self-attention | 8 d^2 + 4 m d | |
+| each term of relative positions | 4 m d | |
 | LightConv | 4 d C (6 d C with GLU) | 2 k C |
 | DynamicConv | the same + 2 C H k | 2 k C |
 | full convolution | 2 k d^2 | |
@@ -68,7 +69,8 @@ class StackCost:
         width, channels, taps = self.width, self._channels, self.stack.kernel_size(layer) or 0
         match self.stack.mixer:
             case "attention":
-                return Cost(4 * width**2 + 4 * seen * width)
+                terms = 1 if self.stack.relative is None else self.stack.relative.num_terms
+                return Cost(4 * width**2 + 4 * seen * width * terms)
             case "average":
                 return Cost(4 * width * self.stack.ffn_width + 8 * width**2, 2 * width)
             case "cnn":

@@ -5,14 +5,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from depthwise.depth import Plan
+from depthwise.depth import Plan, StructurePredictor
 from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 class Executor(Protocol):
-    """Runs an encoder's stack: all of it, or what a plan or a policy says. Nothing is learned from what it gives."""
+    """Runs an encoder's stack: all of it, or what a plan, a policy or its first layers say. Nothing is learned from
+    what it gives."""
 
     def __call__(
         self,
@@ -23,6 +24,7 @@ class Executor(Protocol):
         plan: Plan | None,
         leaving: Leaving | None,
         steps: Int[Tensor, "B T"],
+        structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         """The states after the stack, and how deep each token ran."""
         ...

@@ -8,7 +8,7 @@ from torch import nn
 
 from depthwise.config import ModelConfig, parse_policy
 from depthwise.config.validation import UNPARSED
-from depthwise.depth import Context, Lesson, Policy, build_policy
+from depthwise.depth import Context, Lesson, Policy, StructureExit, StructurePredictor, build_policy
 from depthwise.errors import InputError
 from depthwise.losses import ExitLoss, summed_over_items
 from depthwise.models.masked import Leaving
@@ -31,6 +31,7 @@ class HasExits:
     training: bool
     exit_heads: nn.ModuleDict
     trained_policy: Policy | None
+    structure: StructurePredictor | None
     leaves_by_rows = False
     """Whether whole rows leave, since there is one prediction for each, or every token by itself."""
     _policy: Policy | None = None
@@ -55,10 +56,17 @@ class HasExits:
     @property
     def policy(self) -> Policy | None:
         """By which tokens leave now."""
-        return self._policy
+        structure = self.structure
+        return self._policy if structure is None or self._policy is not None else structure.policy
 
     def use_policy(self, policy: Policy | None) -> None:
         """From now on, let tokens leave by this policy, or none before the end."""
+        structure = self.structure
+        if structure is not None and (self.config.decoder is None or isinstance(policy, StructureExit)):
+            structure.use(policy)
+            return
+        if isinstance(policy, StructureExit):
+            raise InputError("this model does not say how many layers it needs; train one with model.structure")
         if policy is not None and self.config.exits is None:
             raise InputError("this model has no exits to leave at; train one with model.exits, or use the whole stack")
         object.__setattr__(self, "_policy", policy)  # not a part of this model: its weights are not saved with it

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from depthwise.depth import Context, Gate, Plan, Policy, State, Visit
+from depthwise.depth import Context, Gate, Plan, Policy, RowGates, State, StructurePredictor, Visit
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.stack import Source, Stack, StackOutput
@@ -95,6 +95,35 @@ def run_leaving(
     walk = _Walk(stack, leaving, context, valid, x)
     output = stack.run_all(x, walk, valid=valid, source=source, state=state, keep_hidden=keep_hidden)
     return _seen_by_depth(stack, output, walk.depths), walk.depths
+
+
+def run_structured(
+    stack: Stack,
+    x: Float[Tensor, "B T D"],
+    structure: StructurePredictor,
+    *,
+    valid: Bool[Tensor, "B T"] | None = None,
+    keep_hidden: bool = False,
+) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+    """Run as many layers as their predictor says, each with its weight. Also gives how deep each token ran.
+
+    Without a policy, and in training, all layers run for all rows and nobody waits for the device.
+    """
+    first, found, last = structure.num_static, list[RowGates](), stack.num_layers
+
+    def gates(layer: int, x: Tensor) -> Gate | bool:
+        nonlocal last
+        if layer < first:
+            return True
+        if layer == first:
+            found.append(structure(x, valid))
+            if found[0].run is not None and not _is_sharded(stack):
+                last = first + int(found[0].depths.max())
+        return found[0].gate(layer - first) if layer < last else False
+
+    output = stack.run_all(x, gates, valid=valid, keep_hidden=keep_hidden)
+    depths = (first + found[0].depths).unsqueeze(1).expand(x.shape[:2])
+    return output, depths if valid is None else depths * valid
 
 
 class _Walk:

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from depthwise.depth import LatentLayers
+from depthwise.depth import LatentLayers, StructurePredictor
 from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
@@ -77,6 +77,11 @@ class DepthwisePreTrainedModel(PreTrainedModel):
         for of_side in layers.values():
             of_side.use(mode, seed)
 
+    @property
+    def structure(self) -> StructurePredictor | None:
+        """What says how many layers of the encoder an input needs, where something does."""
+        return next((module for module in self.modules() if isinstance(module, StructurePredictor)), None)
+
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise the parameters that a module holds itself, as the reference implementation does.
 
@@ -110,6 +115,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.constant_(module.logits, float(module.options.init))
             init.constant_(module.temperature, float(module.options.temperature))
             init.zeros_(module.hardness)
+        if isinstance(module, StructurePredictor) and not getattr(module.out.bias, "_is_hf_initialized", False):
+            init.constant_(module.out.bias[-1:], float(module.options.last_bias))
         if isinstance(module, LightConv):
             init.uniform_(module.weight, -module.weight_bound, module.weight_bound)
         if isinstance(module, ProjectedConv) and module.conv_bias is not None:

@@ -139,10 +139,10 @@ def _shortened(stack: StackConfig, layers: tuple[int, ...]) -> StackConfig:
     sizes, shared = stack.kernel_sizes, stack.shared_layers
     if sizes is not None and len(sizes) > 1:
         sizes = tuple(sizes[layer] for layer in layers)
-    if shared is not None:
+    if stack.has_shared_layers:
         numbers = _new_numbers(stack, layers)
         shared = tuple(numbers[stack.block_of(layer)] for layer in layers)
-    return replace(stack, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared)
+    return replace(stack, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared, groups=None)
 
 
 def _new_numbers(stack: StackConfig, layers: tuple[int, ...]) -> dict[int, int]:

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from depthwise.config import ModelConfig
-from depthwise.depth import LatentGates, LatentLayers, Plan
+from depthwise.depth import LatentGates, LatentLayers, Plan, StructurePredictor
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.embedding import Embedding
 from depthwise.models.executing import current_executor
 from depthwise.models.inputs import check_ids, check_token_types, valid_tokens
-from depthwise.models.masked import Leaving, run_leaving, run_masked
+from depthwise.models.masked import Leaving, run_leaving, run_masked, run_structured
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.stack import Gates, Source, Stack
 from depthwise.shapes import Bool, Int, Tensor
@@ -32,6 +32,10 @@ class Encoder(nn.Module):
         norms = _own_norms(options) if options.decoder is None else ()
         self.stack = Stack(options.encoder, width=options.width, causal=False, own_norms=norms)
         self.latent = _latent_layers(options, "encoder")
+        self.structure: StructurePredictor | None = None
+        if options.structure is not None:
+            num_layers = options.encoder.num_layers
+            self.structure = StructurePredictor(options.structure, width=options.width, num_layers=num_layers)
 
     def forward(
         self,
@@ -49,7 +53,8 @@ class Encoder(nn.Module):
         """States of all tokens. Without a mask, tokens with the padding id are padding.
 
         They run what ``plan`` says, or leave where ``leaving`` lets them. Without either, latent layers weigh what they
-        run; ``source_languages`` numbers the language of every row, where gates differ between languages.
+        run; ``source_languages`` numbers the language of every row, where gates differ between languages. Where there
+        is a ``structure``, static layers decide what runs, and nothing else does.
 
         Transformers' ``generate`` passes ``output_attentions`` and ``return_dict``; there are no attention weights to
         give, and the result is always one output.
@@ -67,12 +72,19 @@ class Encoder(nn.Module):
         is_packed = executor is not None and not (keep or self.training)
         if latent is not None and is_packed and not latent.whole:
             plan, latent = latent.plan(self.stack.num_layers, *input_ids.shape), None
+        structure = self.structure
+        if structure is not None and (plan is not None or leaving is not None):
+            raise InputError("this model says by itself how many layers it needs; leave plan and depths out")
         if executor is not None and is_packed and latent is None:
             steps = _steps(input_ids, valid, None)
-            output, depths = executor(self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps)
+            output, depths = executor(
+                self.stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps, structure=structure
+            )
             return DepthwiseOutput(last_hidden_state=output.final, depths=depths)
         depths = depths_run(input_ids, valid, plan, self.stack.num_layers)
-        if plan is not None:
+        if structure is not None:
+            output, depths = run_structured(self.stack, x, structure, valid=valid, keep_hidden=keep)
+        elif plan is not None:
             output = run_masked(self.stack, x, plan, valid=valid, keep_hidden=keep, own_factors=own_factors)
         elif latent is not None:
             depths = depths_gated(input_ids, valid, latent, self.stack.num_layers)

@@ -9,6 +9,7 @@ from torch import nn
 from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
+from depthwise.mixers import Distances, SelfAttention
 from depthwise.models.block import Block, Source
 from depthwise.models.scaled_gradients import run_scaled
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -47,7 +48,14 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(
             Block(config, layer, width=width, causal=causal, has_source=has_source) for layer in _first_uses(config)
         )
-        self.block_of = None if config.shared_layers is None else [*map(config.block_of, range(config.num_layers))]
+        self.block_of = [*map(config.block_of, range(config.num_layers))] if config.has_shared_layers else None
+        self.distances: Distances | None = None
+        if config.relative is not None:
+            self.distances = Distances(config.relative, width // config.num_heads)
+            for block in self.layers:
+                assert isinstance(block, Block)
+                assert isinstance(block.mixer, SelfAttention)
+                block.mixer.look_up(self.distances)
         self.final_norm = nn.LayerNorm(width, eps=config.norm_epsilon) if config.has_final_norm else None
         self.exit_norms = nn.ModuleDict()
         if config.has_final_norm:

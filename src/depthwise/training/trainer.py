@@ -48,6 +48,7 @@ from depthwise.training.processes import Team
 from depthwise.training.schedules import build_schedule, schedule_options, set_rates
 from depthwise.training.steering import Steering
 from depthwise.training.stream import BatchStream, EpochRows
+from depthwise.training.structure import StructureSteps, expected_depths
 
 
 @dataclass
@@ -88,7 +89,7 @@ class DepthwiseTrainer(Trainer):
         super().__init__(model=model, args=arguments, callbacks=[Steering(self)])
         for usual in (PrinterCallback, ProgressCallback):
             self.remove_callback(usual)
-        self.latent = LatentSteps(task, model, self.run)
+        self.latent, self.structure = LatentSteps(task, model, self.run), StructureSteps(task, model)
         self.meter = Meter(arguments.device)
         if team.leads:  # which has the sums of all
             self.meter.load_state_dict(progress.meter)
@@ -156,7 +157,8 @@ class DepthwiseTrainer(Trainer):
 
     def _losses(self, model: nn.Module, batch: dict[str, Any], num_items: Tensor | int) -> Losses:
         losses = self.task.losses(model, batch, num_items)  # type: ignore[arg-type]
-        return self.latent.added(losses, batch, self.args.gradient_accumulation_steps * self.args.world_size)
+        num_passes = self.args.gradient_accumulation_steps * self.args.world_size
+        return self.structure.added(self.latent.added(losses, batch, num_passes), num_passes)
 
     def _count(self, losses: Losses, num_items: Tensor | int) -> None:
         num_here = self._num_items_of.pop(0)
@@ -272,6 +274,7 @@ class DepthwiseTrainer(Trainer):
         values = self.task.validation_metrics(sums, num_items)
         values |= {name: float(norm) for name, norm in self._norms.items()}
         values |= self.latent.note(self.state.global_step, leads=self.is_world_process_zero())
+        values |= expected_depths(sums)
         self._note({**values, "learning_rate": self._rate, "num_items": num_items})
         self._norms = {}
         self.meter.reset()
