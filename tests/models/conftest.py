@@ -101,6 +101,17 @@ def randomized(model: nn.Module) -> nn.Module:
     return model
 
 
+def decisive(model: Any) -> Any:
+    """The model with a predictor that tells inputs apart: on average no number of layers is likelier than another."""
+    structure, ids = model.structure, torch.randint(FIRST_ORDINARY_ID, VOCABULARY, (64, 6))
+    with torch.no_grad():
+        structure.out.weight.normal_(std=20)
+        encoded = model.model.encoder(ids, output_hidden_states=True).hidden_by_depth[structure.num_static]
+        features = nn.functional.gelu(structure.hidden(encoded[:, 0]))
+        structure.out.bias.copy_(-(structure.out.weight @ features.mean(0)))
+    return model
+
+
 @pytest.fixture
 def stack_for() -> Callable[..., dict[str, Any]]:
     """Options of a stack by mixer and norm."""

@@ -10,7 +10,7 @@ from depthwise.depth.plan import Gate, Plan
 from depthwise.depth.poisson_binomial import PoissonBinomial
 from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
 from depthwise.depth.sequence_exit import SequenceExit
-from depthwise.depth.structure_predictor import RowGates, StructureExit, StructurePredictor
+from depthwise.depth.structure_predictor import LayerScores, RowGates, StructureExit, StructurePredictor
 from depthwise.depth.token_exit import TokenExit
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Gate",
     "LatentGates",
     "LatentLayers",
+    "LayerScores",
     "LearnedConfidence",
     "Lesson",
     "Patience",

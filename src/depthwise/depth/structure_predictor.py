@@ -72,6 +72,14 @@ class StructureExit(Policy):
         return self.options.stops or ("threshold" if cumulative else "argmax")
 
 
+class LayerScores(nn.Linear):
+    """A logit for each number of layers; ``last_bias`` is that of the last one in a new model."""
+
+    def __init__(self, width: int, num_numbers: int, last_bias: float) -> None:
+        super().__init__(width, num_numbers)
+        self.last_bias = last_bias
+
+
 class StructurePredictor(nn.Module):
     """What static layers say of the layers above them.
 
@@ -87,7 +95,7 @@ class StructurePredictor(nn.Module):
         self.norm = nn.LayerNorm(width) if options.normalized else None
         self.pooler = nn.Linear(width, width) if options.summary == "first_tanh" else None
         self.hidden = nn.Linear(width, hidden)
-        self.out = nn.Linear(hidden, self.num_adaptive + options.allow_zero)
+        self.out = LayerScores(hidden, self.num_adaptive + options.allow_zero, float(options.last_bias))
         self.expected: Tensor | None = None
         self._policy: FixedDepth | StructureExit | None = None
 

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from depthwise.depth import LatentLayers, StructurePredictor
+from depthwise.depth import LatentLayers, LayerScores, StructurePredictor
 from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
@@ -100,6 +100,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(module.weight, gain=module.gain if isinstance(module, ScaledLinear) else 1.0)
             if module.bias is not None:
                 init.zeros_(module.bias)
+            if isinstance(module, LayerScores) and not getattr(module.bias, "_is_hf_initialized", False):
+                init.constant_(module.bias[-1], module.last_bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=module.embedding_dim**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
@@ -115,8 +117,6 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.constant_(module.logits, float(module.options.init))
             init.constant_(module.temperature, float(module.options.temperature))
             init.zeros_(module.hardness)
-        if isinstance(module, StructurePredictor) and not getattr(module.out.bias, "_is_hf_initialized", False):
-            init.constant_(module.out.bias[-1:], float(module.options.last_bias))
         if isinstance(module, LightConv):
             init.uniform_(module.weight, -module.weight_bound, module.weight_bound)
         if isinstance(module, ProjectedConv) and module.conv_bias is not None:

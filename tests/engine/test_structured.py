@@ -1,0 +1,81 @@
+"""Rows that need no more layers leave the batch, and nothing changes by it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from depthwise.config import StructureExitConfig
+from depthwise.depth import StructureExit
+from depthwise.engine import CompactEncoder, Engine
+from depthwise.engine.choosing import MaskedEncoder
+from depthwise.models.executing import executed_by
+
+from ..models.conftest import HEADS, MIXERS, config_for, decisive, randomized
+
+STRUCTURE = {"num_static": 1}
+LENGTHS = (6, 3, 5, 4, 6, 1)
+
+
+def structured(head: str, mixer: str, **stack: Any) -> Any:
+    torch.manual_seed(3)
+    config = config_for(head, mixer, stack={"num_layers": 4, **stack}, structure=STRUCTURE)
+    return decisive(randomized(HEADS[head](config)).double().eval())
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_both_ways_agree_with_the_model_itself(draw_batch: Any, mixer: str, threshold: float | None) -> None:
+    model, batch = structured("token_classification", mixer), draw_batch("token_classification", LENGTHS)
+    if threshold is not None:
+        model.use_policy(StructureExit(StructureExitConfig(threshold=threshold)))
+    expected, real = model(**batch), batch["attention_mask"].bool()
+    assert threshold != 0.5 or len(set(expected.depths[real].tolist())) > 1
+    for executor in (CompactEncoder(), MaskedEncoder()):
+        with torch.inference_mode(), executed_by(executor):
+            found = model(**batch)
+        torch.testing.assert_close(found.logits[real], expected.logits[real], rtol=1e-9, atol=1e-11)
+        assert torch.equal(found.depths, expected.depths)
+        assert executor.token_layers == int(expected.depths.sum())
+
+
+@pytest.mark.parametrize("head", ["sequence_classification", "question_answering", "masked_lm"])
+def test_the_engine_with_distances_and_shared_blocks(draw_batch: Any, head: str) -> None:
+    model, batch = structured(head, "attention", relative={"max_distance": 2}, groups=2), draw_batch(head, LENGTHS)
+    model.use_policy(StructureExit(StructureExitConfig(threshold=0.5)))
+    found, expected = Engine(model)(**batch), model(**batch)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-11)
+    assert torch.equal(found.depths, expected.depths)
+
+
+def test_without_padding_and_with_padding_on_the_left() -> None:
+    model = structured("token_classification", "attention")
+    model.use_policy(StructureExit(StructureExitConfig(threshold=0.5)))
+    ids = torch.randint(4, 17, (6, 5))
+    left = ids.clone()
+    for row, count in enumerate((0, 2, 4, 1, 3, 0)):
+        left[row, :count] = 1
+    for given in (ids, left):
+        expected = model(given)
+        for executor in (CompactEncoder(), MaskedEncoder()):
+            with torch.inference_mode(), executed_by(executor):
+                found = model(given)
+            torch.testing.assert_close(found.logits[given != 1], expected.logits[given != 1], rtol=1e-9, atol=1e-11)
+            assert torch.equal(found.depths, expected.depths)
+
+
+def test_only_rows_that_need_a_layer_are_in_it(draw_batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = structured("token_classification", "attention"), draw_batch("token_classification", LENGTHS)
+    model.use_policy(StructureExit(StructureExitConfig(threshold=0.5)))
+    depths = model(**batch).depths.amax(1)
+    stack, seen = model.model.encoder.stack, list[int]()
+    run_layer = stack.run_layer
+
+    def watched(layer: int, x: torch.Tensor, **options: Any) -> Any:
+        seen.append(len(x))
+        return run_layer(layer, x, **options)
+
+    monkeypatch.setattr(stack, "run_layer", watched)
+    with torch.inference_mode(), executed_by(MaskedEncoder()):
+        model(**batch)
+    assert seen == [int((depths > layer).sum()) for layer in range(int(depths.max()))]
