@@ -92,11 +92,10 @@ def test_weights_are_on_every_branch(structured: Build, draw_ids: Callable[..., 
         torch.testing.assert_close(hidden[layer + 1], x)
 
 
+@pytest.mark.parametrize("head", HEADS)
 def test_every_mixer_runs_mixed_depths_as_it_runs_single_rows(
     structured: Build, draw_batch: Batch, mixer: str, head: str
 ) -> None:
-    if head not in HEADS:
-        pytest.skip("encoders alone")
     model, batch = structured(head, mixer), draw_batch(head, (6, 3, 5, 4, 6, 1) * 2)
     model.use_policy(needing(0.5))
     together = model(**{name: value for name, value in batch.items() if name != "labels"})
