@@ -16,6 +16,7 @@ from depthwise.config import (
     PoissonBinomialConfig,
     PolicyConfig,
     SequenceExitConfig,
+    StructureExitConfig,
     TokenExitConfig,
 )
 from depthwise.depth import Policy, build_policy
@@ -33,6 +34,7 @@ EVERY = {
     "confidence": ConfidenceConfig(threshold=(0.5,)),
     "patience": PatienceConfig(patience=1),
     "learned_confidence": LearnedConfidenceConfig(),
+    "structure": StructureExitConfig(),
 }
 TEXTS = [("a b c",), ("b",), ("c c a b a",)]
 
@@ -55,7 +57,8 @@ def test_untrained_policies_are_those_without_weights() -> None:
     assert EVERY.keys() == POLICIES.keys()
     for options in EVERY.values():
         policy = build_policy(options, width=4, exits=(1, 2, 3))
-        assert policy.needs_training == (not isinstance(options, UNTRAINED)) == bool(list(policy.parameters()))
+        has_weights = not isinstance(options, (*UNTRAINED, StructureExitConfig))  # whose weights are the encoder's
+        assert policy.needs_training == has_weights == bool(list(policy.parameters()))
 
 
 def test_changes_are_parted() -> None:
