@@ -31,6 +31,7 @@ VALID: dict[str, dict[str, Any]] = {
     "confidence": {"threshold": 0.9},
     "patience": {"patience": 3},
     "learned_confidence": {},
+    "structure": {},
 }
 """The least that each kind has to be told."""
 EVERYTHING: dict[str, list[dict[str, Any]]] = {
@@ -54,6 +55,7 @@ EVERYTHING: dict[str, list[dict[str, Any]]] = {
     ],
     "patience": [{"patience": 1, "tolerance": 0.5}, {"patience": 10**9}],
     "learned_confidence": [{"threshold": [0.3, 2]}, {"threshold": 0.5, "decay": "code", "max_length": 8}],
+    "structure": [{"threshold": 0}, {"threshold": 1.0, "stops": "threshold"}, {"stops": "argmax"}],
 }
 
 
@@ -126,7 +128,7 @@ def test_no_kind() -> None:
         Problem(
             "kind",
             "required but missing; give one of fixed, sequence, token, poisson_binomial, confidence, patience, "
-            "learned_confidence",
+            "learned_confidence, structure",
         ),
     )
 
@@ -138,7 +140,7 @@ def test_no_kind() -> None:
         (
             "poisson-binomal",
             '"poisson-binomal" is none of fixed, sequence, token, poisson_binomial, confidence, patience, '
-            "learned_confidence; did you mean poisson_binomial?",
+            "learned_confidence, structure; did you mean poisson_binomial?",
         ),
     ],
 )
@@ -401,7 +403,7 @@ def test_saturation_needs_two_exits_below_the_last() -> None:
     assert placed(config, 1, 2, 3) == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in POLICIES if kind != "fixed"])
+@pytest.mark.parametrize("kind", [kind for kind in POLICIES if kind not in ("fixed", "structure")])
 def test_somebody_must_be_able_to_leave(kind: str) -> None:
     message = f"{kind} needs an exit before the last block; add exits, or remove the policy"
     assert placed(parse_policy({"kind": kind, **VALID[kind]}), 6) == [("kind", message)]

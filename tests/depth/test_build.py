@@ -13,6 +13,7 @@ from depthwise.depth import (
     PoissonBinomial,
     Policy,
     SequenceExit,
+    StructureExit,
     TokenExit,
     build_policy,
 )
@@ -34,6 +35,7 @@ KINDS: list[tuple[dict[str, Any], type[Policy], dict[str, tuple[int, ...]]]] = [
     ),
     ({"kind": "confidence", "threshold": [0.9, 0.8]}, ConfidenceThreshold, {}),
     ({"kind": "patience", "patience": 2}, Patience, {}),
+    ({"kind": "structure"}, StructureExit, {}),
     ({"kind": "learned_confidence"}, LearnedConfidence, {"classifier.weight": (1, 8), "classifier.bias": (1,)}),
 ]
 

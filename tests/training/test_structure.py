@@ -22,6 +22,7 @@ STACK = {
     **{"num_layers": 4, "num_heads": 2, "ffn_width": 32, "dropout": 0.1, "norm": "pre", "groups": 2},
     "relative": {"max_distance": 4},
 }
+WINDOWS = {"max_tokens": 32, "stride": 8, "max_question_tokens": 4}
 PREDICTOR = "model.encoder.structure.out.weight"
 
 
@@ -120,7 +121,7 @@ def test_pretrained_with_masks_and_order_then_tuned(tmp_path: Path) -> None:
         "pairs": ("text_classification", "pairs.tsv", {}),
         "numbers": ("text_classification", "numbers.tsv", {"labels": "number"}),
         "tags": ("tagging", "tags.txt", {}),
-        "questions": ("question_answering", "questions.json", {"max_tokens": 32, "stride": 8, "unanswerable": True}),
+        "questions": ("question_answering", "questions.json", {**WINDOWS, "unanswerable": True}),
     }
     for name, (task, file, data) in tasks.items():
         files = dict.fromkeys(("train", "valid", "test"), str(tmp_path / file))
