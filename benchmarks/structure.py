@@ -5,8 +5,8 @@
 
 ``depths`` runs examples of a split one by one: mean and deviation of the depths that were expected and run, and how
 they go with length and loss of an example (Pearson). A deviation of 0 means that all inputs are the same to it.
-``lengths`` times text of every length, in batches of 1 and 32, at several thresholds and by the run beside; without one,
-a threshold of 0 stands for it. The text is that of a split, for tasks with one text.
+``lengths`` times text of every length, in batches of 1 and 32, at several thresholds and by the run beside; without
+one, a threshold of 0 stands for it. The text is that of a split, for tasks with one text.
 """
 
 import argparse
@@ -61,12 +61,8 @@ def depths(run: Run, split: str, limit: int, threshold: float) -> dict[str, floa
     examples, values = task.examples(split), list[tuple[float, ...]]()
     for number in range(min(limit, len(examples))):
         batch = {name: value.to(model.device) for name, value in task.collate([examples[number]]).items()}
-        run_layers: list[float] = []
-        hook = model.register_forward_hook(
-            lambda _, __, output, kept=run_layers: kept.append(float(output.depths.max()))
-        )
-        loss = float(task.losses(model, batch, None).loss)
-        hook.remove()
+        with recorded_depths(model) as record:
+            loss = float(task.losses(model, batch, None).loss)
         expected = model.structure.expected
         assert expected is not None
         values.append((float(expected.mean()), float(max(record()[0])), float(batch["attention_mask"].sum()), loss))
