@@ -10,6 +10,7 @@ from torch import Tensor
 
 from depthwise.config import ConfidenceConfig, FixedDepthConfig, StructureExitConfig
 from depthwise.depth import FixedDepth, Plan, StructureExit, build_policy
+from depthwise.engine import Engine
 from depthwise.errors import InputError
 
 from .conftest import decisive
@@ -132,6 +133,11 @@ def test_an_encoder_below_a_decoder(structured: Build, draw_batch: Batch) -> Non
     found = model(**batch)
     assert found.encoder_depths.max() < LAYERS or found.encoder_depths[batch["attention_mask"] > 0].min() < LAYERS
     assert torch.equal(found.depths, full.depths)
+    assert model.policy is None
+    ids = {name: value for name, value in batch.items() if name != "labels"}
+    torch.testing.assert_close(Engine(model)(**batch).loss, found.loss)
+    tokens = Engine(model).generate(**ids, num_beams=2, max_length=6).sequences
+    assert torch.equal(tokens, model.generate(**ids, num_beams=2, max_length=6))
     model.train()(**batch).loss.backward()
     assert model.structure.out.weight.grad.abs().max() > 0
 

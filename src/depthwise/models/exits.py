@@ -56,8 +56,8 @@ class HasExits:
     @property
     def policy(self) -> Policy | None:
         """By which tokens leave now."""
-        structure = self.structure
-        return self._policy if structure is None or self._policy is not None else structure.policy
+        structure = self.structure if self.config.decoder is None else None
+        return self._policy if structure is None else structure.policy
 
     def use_policy(self, policy: Policy | None) -> None:
         """From now on, let tokens leave by this policy, or none before the end."""
