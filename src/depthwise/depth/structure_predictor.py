@@ -135,7 +135,7 @@ class StructurePredictor(nn.Module):
     def _expected(self, found: Float[Tensor, "B n"]) -> Float[Tensor, "B"]:
         first = 0 if self.options.allow_zero else 1
         numbers = torch.arange(first, self.num_adaptive + 1, device=found.device, dtype=found.dtype)
-        return found @ numbers
+        return (found * numbers).sum(1)  # as a product it would be rounded by autocast
 
     def _num_run(self, found: Float[Tensor, "B n"], weights: Float[Tensor, "B M"]) -> Int[Tensor, "B"]:
         policy = self._policy
