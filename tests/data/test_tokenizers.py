@@ -232,3 +232,17 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
         load_tokenizer(saved(tmp_path / "unpadded", eos_token="<end>"))
     with pytest.raises(DataError, match="has no token for end of sequence; add one"):
         load_tokenizer(saved(tmp_path / "endless", pad_token="<fill>"))
+
+
+@pytest.mark.parametrize("mask_token", [False, True])
+def test_a_first_token_where_one_is_wanted(texts: list[str], mask_token: bool, tmp_path: Path) -> None:
+    options = TokenizerOptions(vocab_size=60, first_token=True, mask_token=mask_token)
+    train_tokenizer(texts, options).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = tokenizer(texts[0])["input_ids"]
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    pair = tokenizer(texts[0], texts[1])["input_ids"]
+    assert pair == ids + tokenizer(texts[1])["input_ids"][1:]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == train_tokenizer(
+        texts, TokenizerOptions(vocab_size=60, mask_token=mask_token)
+    ).decode(ids, skip_special_tokens=True)

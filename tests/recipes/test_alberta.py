@@ -29,6 +29,7 @@ def test_all_are_there() -> None:
 def test_pretraining_masks_ngrams_and_learns_order(name: str) -> None:
     recipe, model = read_recipe(name), options(name)
     assert recipe.masking.units == "ngrams"
+    assert recipe.tokenizer.first_token
     assert model.sentence_order
     assert model.encoder is not None
     assert model.encoder.norm == "pre"

@@ -100,7 +100,7 @@ def test_pretrained_with_masks_and_order_then_tuned(tmp_path: Path) -> None:
     pretraining = {
         "task": "masked_language_modeling",
         "data": {**dict.fromkeys(("train", "valid", "test"), str(tmp_path / "text.txt")), "cache": cache},
-        "tokenizer": {"vocab_size": 60},
+        "tokenizer": {"vocab_size": 60, "first_token": True},
         "masking": {"units": "ngrams"},
         "training": training,
     }

@@ -116,6 +116,8 @@ class TokenizerConfig:
     pretokenized: bool = False
     lowercase: bool = False
     normalization: str = "nfc"
+    first_token: bool = False
+    """Begin every text with ``<s>``, for encoders that sum it up there (``pooling: first``, ``structure``)."""
     path: str | None = None
     """A folder with a tokenizer that Transformers saved, instead of training one."""
     codes: str | None = None

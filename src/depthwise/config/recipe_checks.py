@@ -25,6 +25,10 @@ ONLY_FOR = {
         ("question_answering",),
     ),
     **dict.fromkeys(("data.labels", "data.num_texts"), ("text_classification",)),
+    "tokenizer.first_token": (
+        *("text_classification", "tagging", "question_answering"),
+        "masked_language_modeling",
+    ),
     **dict.fromkeys(("data.form", "evaluation.context"), ("language_modeling",)),
     "data.empty_lines": ("language_modeling", "masked_language_modeling"),
     "training.graphs": tuple(task for task in TASKS if task != "masked_language_modeling"),

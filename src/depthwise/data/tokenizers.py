@@ -9,10 +9,10 @@
 | ``byte`` | the 256 bytes of UTF-8 | nothing |
 
 Ids 0 to 3 are ``<s>``, ``<pad>``, ``</s>`` and ``<unk>``; ``<mask>``, where wanted, has the last id. Every sequence
-ends in ``</s>``. Names of special tokens inside of text are ordinary text and never become those tokens, with one
-exception: in ``pretokenized`` text the word ``<unk>`` stands for a word that somebody else left out, as WikiText writes
-it, and is the unknown token, as published perplexities count it; words that are called like the other special tokens
-are unknown too. Training twice on the same text gives the same tokenizer.
+ends in ``</s>``, and begins with ``<s>`` where that is wanted. Names of special tokens inside of text are ordinary text
+and never become those tokens, with one exception: in ``pretokenized`` text the word ``<unk>`` stands for a word that
+somebody else left out, as WikiText writes it, and is the unknown token, as published perplexities count it; words that
+are called like the other special tokens are unknown too. Training twice on the same text gives the same tokenizer.
 """
 
 import json
@@ -61,6 +61,8 @@ class TokenizerOptions:
     """Unicode form that text is brought into: ``none``, ``nfc`` or ``nfkc``."""
     mask_token: bool = False
     """Whether there is a ``<mask>``, for models that fill in blanks."""
+    first_token: bool = False
+    """Whether every sequence begins with ``<s>``, for encoders that sum up a text in its first token."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -131,14 +133,19 @@ def train_tokenizer(texts: Iterable[str], options: TokenizerOptions) -> PreTrain
     train = {"bpe": _bpe, "unigram": _unigram, "word": _word, "char": _char, "byte": _byte}[options.kind]
     tokenizer = train(texts, options)
     assert [tokenizer.token_to_id(name) for name in SPECIALS] == [0, 1, 2, 3]
-    return as_pretrained(tokenizer, mask_token=options.mask_token)
+    return as_pretrained(tokenizer, mask_token=options.mask_token, first_token=options.first_token)
 
 
-def as_pretrained(tokenizer: Tokenizer, *, mask_token: bool = False, **settings: Any) -> PreTrainedTokenizerFast:
+def as_pretrained(
+    tokenizer: Tokenizer, *, mask_token: bool = False, first_token: bool = False, **settings: Any
+) -> PreTrainedTokenizerFast:
     """A trained tokenizer as Transformers knows it; every sequence, also the second of a pair, ends in ``</s>``."""
     tokenizer.add_special_tokens(list(SPECIALS))
+    begin, names = (f"{BOS} ", (BOS, EOS)) if first_token else ("", (EOS,))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", pair=f"$A {EOS} $B:1 {EOS}:1", special_tokens=[(EOS, SPECIALS.index(EOS))]
+        single=f"{begin}$A {EOS}",
+        pair=f"{begin}$A {EOS} $B:1 {EOS}:1",
+        special_tokens=[(name, SPECIALS.index(name)) for name in names],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -178,6 +178,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
             lowercase=options.lowercase,
             normalization=options.normalization,
             mask_token=recipe.task == MaskedLanguageModeling.kind,
+            first_token=options.first_token,
         ),
         rules,
         joint=joint,
