@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,6 +25,23 @@ class Step:
     depths: np.ndarray
 
 
+class Rearranged(Protocol):
+    """Memories whose rows a search moves (see ``DecoderState``)."""
+
+    def reorder(self, sources: np.ndarray) -> None: ...
+
+    def drop(self, leaves: np.ndarray) -> np.ndarray: ...
+
+
+class Steps(Protocol):
+    """What a search needs: scores of one token after the other."""
+
+    @property
+    def state(self) -> Rearranged: ...
+
+    def step(self, tokens: Int[Tensor, "B"]) -> Step: ...
+
+
 class Stepper:
     """Runs the newest column of all rows, one column after the other.
 
@@ -37,11 +55,9 @@ class Stepper:
 
     def step(self, tokens: Int[Tensor, "B"]) -> Step:
         """Feed one token of each row."""
-        state, most = self.state, self.prepared.decoder.max_positions
+        state = self.state
         column = state.begin_column()
-        if most is not None and column >= most:
-            name = self.prepared.decoder.name
-            raise InputError(f"{name} has {column + 1} steps but max_positions is {most}; ask for fewer tokens")
+        self.prepared.check_column(column)
         walk = _Walk(self, self.prepared.embedding(tokens, column, state.padding))
         if self.policy is None:
             walk.run_to(self.stack.num_layers)

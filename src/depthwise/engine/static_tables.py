@@ -1,0 +1,125 @@
+"""Tensors that stay where they are while text is generated, so that recorded work finds them."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from depthwise.shapes import Bool, Float, Int, Tensor
+
+
+class Arena:
+    """Named storage that only grows; tables of different shapes lie in the same place, one at a time.
+
+    ``num_moves`` counts how often something was moved: who recorded addresses has to record again.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.like, self.num_moves = like, 0
+        self._storage: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def table(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A table of this shape at the beginning of the storage of this name."""
+        key, size = (name, dtype or self.like.dtype), prod(shape)
+        if key not in self._storage or len(self._storage[key]) < size:
+            self._storage[key] = self.like.new_zeros(size, dtype=key[1])
+            self.num_moves += 1
+        return self._storage[key][:size].view(shape)
+
+    def count(self, name: str, size: int) -> Int[Tensor, "_n"]:
+        """The numbers from 0 on."""
+        numbers = self.table(name, size, dtype=torch.long)
+        return numbers.copy_(torch.arange(size, device=numbers.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The rows that a piece of work is about: the first ``count``, or those that ``index`` names.
+
+    An index that is longer than there are rows to name goes on with the row behind all others, which belongs to nobody.
+    """
+
+    count: int
+    index: Int[Tensor, "R"] | None = None
+
+    def of(self, table: Tensor, each: int = 1) -> Tensor:
+        """Their part of a table with a row for every ``each`` of theirs."""
+        if self.index is None:
+            return table[: self.count // each]
+        return table.index_select(0, self.index if each == 1 else self.index // each)
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        return self.count, self.index is None
+
+
+class Clock:
+    """Which column is the newest of each row, and where columns lie in rings of some sizes.
+
+    In a ring of P places, column c lies in place c mod P, and the newest column ``now`` last overwrote column now - P.
+    Tables have a row for everybody and one that belongs to nobody.
+    """
+
+    def __init__(self, arena: Arena, num_rows: int, capacity: int, attended: Set[int], convolved: Set[int]) -> None:
+        def table(name: str, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return arena.table(name, num_rows + 1, *shape, dtype=dtype)
+
+        self.nobody = num_rows
+        self.now: Int[Tensor, "B"] = table("now")
+        self.padding: Int[Tensor, "B"] = table("padding")
+        self.newest: dict[int, Int[Tensor, "B"]] = {
+            size: table(f"newest {size}") for size in {capacity, *attended, *convolved}
+        }
+        self.masks: dict[int, Float[Tensor, "B P"]] = {
+            size: table(f"mask {size}", size, dtype=arena.like.dtype) for size in attended
+        }
+        self.windows: dict[int, Int[Tensor, "B K"]] = {size: table(f"window {size}", size) for size in convolved}
+        self.real: dict[int, Bool[Tensor, "B K"]] = {
+            size: table(f"real {size}", size, dtype=torch.bool) for size in convolved
+        }
+        self.rows, self._places = arena.count("rows", num_rows + 1), arena.count("places", max(self.newest))
+
+    def begin(self, count: int) -> None:
+        """Note for the first rows where their newest column goes, and which places they see."""
+        now, padding, rows = (values[:count].unsqueeze(1) for values in (self.now, self.padding, self.rows))
+        for size, newest in self.newest.items():
+            newest[:count] = (rows * size + now % size).squeeze(1)
+        for size, mask in self.masks.items():
+            columns = now - (now - self._places[:size]) % size
+            mask[:count].zero_().masked_fill_(columns < padding, -torch.inf)
+        for size, window in self.windows.items():
+            columns = now - (size - 1) + self._places[:size]
+            window[:count] = rows * size + columns % size
+            self.real[size][:count] = columns >= padding
+
+    def late(self, chosen: Chosen, count: int) -> Int[Tensor, "R W"]:
+        """The last ``count`` columns before the newest of each row."""
+        return chosen.of(self.now).unsqueeze(1) - count + self._places[:count]
+
+
+class Ring:
+    """A vector for each row and each of its last ``size`` columns. What nobody has written is 0."""
+
+    def __init__(self, arena: Arena, name: str, num_rows: int, size: int, width: int) -> None:
+        self.size = size
+        self.table: Float[Tensor, "B P C"] = arena.table(name, num_rows + 1, size, width)
+        self.places: Float[Tensor, "BP C"] = self.table.view(-1, width)
+
+    def put(self, places: Int[Tensor, "M"], values: Float[Tensor, "M C"]) -> None:
+        self.places.index_copy_(0, places, values.to(self.places.dtype))
+
+    def at(self, places: Int[Tensor, "... M"]) -> Float[Tensor, "... M C"]:
+        return self.places.index_select(0, places.flatten()).view(*places.shape, -1)
+
+    def take_over(self, columns: Float[Tensor, "B L C"], end: int) -> None:
+        """The columns of the first rows before ``end``, as many as there is room for."""
+        count, length = columns.shape[:2]
+        kept = min(length, self.size)
+        places = torch.arange(end - kept, end, device=columns.device) % self.size
+        self.table[:count, places] = columns[:, length - kept :].to(self.table.dtype)
+
+
+def rounded_up(count: int, least: int = 1) -> int:
+    """The next power of two: work is recorded for few sizes."""
+    return max(least, 1 << (count - 1).bit_length())
