@@ -12,14 +12,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from depthwise.config.depth import ConfidenceConfig, PatienceConfig, TokenExitConfig
+from depthwise.depth import ConfidenceThreshold, Patience, Policy, TokenExit
 from depthwise.engine.decoding import Decoding, Generated
 from depthwise.engine.recorded import RecordedDecoding
 from depthwise.engine.recorder import Recorder, Rehearsal
+
+from .test_decoding import ByState, BySteps
 
 PADDING, END, LAYERS, NEW = 1, 2, 4, 6
 DEEP = {"num_layers": LAYERS}
 LENGTHS = [0, 2, -5, 4, -1]
 SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, "no repeats": {"no_repeat_ngram_size": 2}, "beam": {"num_beams": 3}}
+EXITS: list[dict[str, Any]] = [{}, {"heads": "separate"}, {"depths": [1, 3]}]
+POLICIES: dict[str, Callable[[Any], Policy]] = {
+    "by state": lambda model: ByState(),
+    "planned": lambda model: BySteps(),
+    "confidence": lambda model: ConfidenceThreshold(ConfidenceConfig(threshold=(0.2,))),
+    "patience": lambda model: Patience(PatienceConfig(patience=1)),
+    "token": lambda model: TokenExit(TokenExitConfig(), width=8, num_exits=len(model.exit_depths)).double(),
+}
 Model = Callable[..., Any]
 Ids = Callable[..., Tensor]
 
@@ -61,12 +73,23 @@ def assert_same(found: Generated, expected: Generated) -> None:
 
 
 @pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
-@pytest.mark.parametrize("search", SEARCHES)
-def test_the_whole_stack(make: Model, draw_ids: Ids, mixer: str, head: str, search: str) -> None:
+def test_the_whole_stack(make: Model, draw_ids: Ids, mixer: str, head: str) -> None:
     """Batches of several sizes and lengths, one after the other, from the same tables."""
-    model = make(head, mixer, stack=DEEP)
+    model = make(head, mixer)
     recorded, plain = rehearsed(model), Decoding(model)
-    for padding in (LENGTHS, [1, -2], LENGTHS, [0], [0] * 9):
+    for padding in (LENGTHS, [1, -2], LENGTHS, [0]):
         ids = draw_ids(padding=padding)
-        options = {**SEARCHES[search], "max_new_tokens": 70 if padding == [1, -2] else NEW}
-        assert_same(run(recorded, ids, **options), run(plain, ids, **options))
+        for search in SEARCHES.values():
+            assert_same(run(recorded, ids, **search), run(plain, ids, **search))
+
+
+@pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_under_policies(make: Model, draw_ids: Ids, mixer: str, head: str, policy: str) -> None:
+    model = make(head, mixer, stack=DEEP, exits=EXITS[len(mixer) % 3])
+    model.use_policy(POLICIES[policy](model))
+    recorded, plain = rehearsed(model), Decoding(model)
+    for padding in (LENGTHS, [0], [1, -2]):
+        ids = draw_ids(padding=padding)
+        for search in ({}, {"num_beams": 3}):
+            assert_same(run(recorded, ids, **search), run(plain, ids, **search))

@@ -17,7 +17,7 @@ from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, 
 from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
 from depthwise.engine.lossless_search import search_lossless
 from depthwise.engine.prepared import Model, Prepared
-from depthwise.engine.recorded import Graphs, RecordedDecoding, Searched
+from depthwise.engine.recorded import Graphs, RecordedDecoding, Searched, fixed_depth
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.search import search_one
 from depthwise.engine.search_options import SearchOptions
@@ -135,7 +135,7 @@ class Decoding:
             if is_recorded:
                 with self._recorded.one_at_a_time:
                     static = self._static_state(prepared, start, beams, earlier)
-                    searched = self._recorded.search(static, first, restrict, search, num_steps)
+                    searched = self._recorded.search(static, first, restrict, search, num_steps, model.policy)
             elif lossless is None:
                 slack = max_pending if fill == "recompute" else 0
                 state = self._state(prepared, start, beams, earlier, slack)
@@ -245,7 +245,7 @@ class Decoding:
             source=start.source,
             rows_each=rows_each,
             padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
-            keeps_states=self.model.policy is not None,
+            keeps_states=fixed_depth(prepared, self.model.policy) is None,
             length=length - 1,
         )
         if earlier:

@@ -10,7 +10,6 @@ from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.language_head import LanguageHead
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
-from depthwise.shapes import Float, Tensor
 
 Model = DepthwiseForSeq2SeqLM | DepthwiseForCausalLM
 
@@ -34,6 +33,11 @@ class Prepared:
     def has_one_head(self) -> bool:
         return len(self.model.exit_heads) == 0
 
+    @property
+    def exits_are_alike(self) -> bool:
+        """Whether states are seen and scored alike at all depths."""
+        return self.has_one_head and len(self.decoder.stack.exit_norms) == 0
+
     def head_at(self, depth: int) -> Map:
         """From normalised states (..., D) to scores (..., V) at the exit of this depth."""
         head = self.model.head_at(depth)
@@ -49,11 +53,6 @@ class Prepared:
         if not self.has_column(column):
             name, most = self.decoder.name, self.decoder.max_positions
             raise InputError(f"{name} has {column + 1} steps but max_positions is {most}; ask for fewer tokens")
-
-    def scores(self, x: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
-        """Scores of states that have run the whole stack."""
-        stack = self.decoder.stack
-        return self.head_at(stack.num_layers)(stack.normalized(x.unsqueeze(1), stack.num_layers).squeeze(1))
 
     def is_current(self, num_rows: int) -> bool:
         """Whether weights are as they were, and packed for so many rows where that matters."""

@@ -4,9 +4,10 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
-from depthwise.depth import Policy
+from depthwise.depth import FixedDepth, Policy
 from depthwise.engine.beam import search_beam
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.recorder import GraphRecorder, Recorder
@@ -15,7 +16,9 @@ from depthwise.engine.search import Found, search_one
 from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.static_greedy import search_greedy
 from depthwise.engine.static_state import Recording, StaticState
-from depthwise.engine.static_stepper import StaticStepper
+from depthwise.engine.static_stepper import StaticStepper, WholeStepper
+from depthwise.engine.static_walk import AdaptiveStepper
+from depthwise.engine.stepping import check_plan
 from depthwise.errors import InputError
 from depthwise.shapes import Int, Tensor
 
@@ -52,7 +55,6 @@ class RecordedDecoding:
             "this model is on a CPU; move it to a GPU": device.type != "cuda",
             "lossless decoding is none; leave it out": lossless is not None,
             f'the fill "{fill}" is none; use "deferred"': policy is not None and fill != "deferred",
-            "policies are none; take it off": policy is not None,
         }
         found = [reason for reason, holds in reasons.items() if holds]
         if found and self.graphs is True:
@@ -75,11 +77,29 @@ class RecordedDecoding:
         restrict: Restrictions,
         options: SearchOptions,
         num_steps: int,
+        policy: Policy | None,
     ) -> Searched:
-        stepper, begun = StaticStepper(state.recording.prepared, state), state.length
+        begun, stepper = state.length, _stepper(state, policy)
         if options.num_beams == 1 and not options.do_sample and not restrict.looks_back:
             found = search_greedy(stepper, first, restrict, options, num_steps)
-            return Searched(found, found.tokens.shape[1], int(found.depths.sum()), 0)
+            return Searched(found, found.tokens.shape[1], int(found.depths.sum()), stepper.num_filled)
         search = search_one if options.num_beams == 1 else search_beam
         found = search(stepper, first, restrict, options, num_steps)
-        return Searched(found, state.length - begun, stepper.num_run, 0)
+        return Searched(found, state.length - begun, stepper.num_run, stepper.num_filled)
+
+
+def fixed_depth(prepared: Prepared, policy: Policy | None) -> int | None:
+    """The depth that every token runs to; none where a policy decides that."""
+    if policy is None:
+        return prepared.decoder.stack.num_layers
+    return policy.options.depth if type(policy) is FixedDepth else None
+
+
+def _stepper(state: StaticState, policy: Policy | None) -> StaticStepper:
+    prepared = state.recording.prepared
+    depth = fixed_depth(prepared, policy)
+    if depth is not None:
+        check_plan(np.array([depth]), prepared.decoder.stack.num_layers)
+        return WholeStepper(prepared, state, depth)
+    assert policy is not None
+    return AdaptiveStepper(prepared, state, policy)

@@ -8,7 +8,7 @@ from depthwise.engine.rows import on_device
 from depthwise.engine.search import Found, padding_of
 from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.static_state import StaticState
-from depthwise.engine.static_stepper import StaticStepper
+from depthwise.engine.static_stepper import StaticStepper, WholeStepper
 from depthwise.engine.static_tables import rounded_up
 from depthwise.shapes import Bool, Int, Tensor
 
@@ -21,30 +21,34 @@ def search_greedy(
 ) -> Found:
     """``search_one`` without lots and without looking back.
 
-    The host hears one step late who has ended, so that the device never waits for it: at the end there is one step too
-    many, of which nothing is kept. Rows that have ended stay where they are until so many have that the rest is half.
+    Where the device need not be asked in between, the host hears one step late who has ended, so that nobody waits: at
+    the end there is a step too many, of which nothing is kept. Rows that have ended then stay where they are until the
+    rest is half, since one piece of work does them all; where it does not, they leave at once.
     """
-    state = stepper.state
+    state, is_whole = stepper.state, isinstance(stepper, WholeStepper)
     _begin(state, first, restrict)
     restricts = bool(restrict.num_least) or restrict.suppressed is not None or restrict.limits is not None
     made, ended = _Made(state, num_steps), Delayed(first.device)
-    for _ in range(num_steps):
+    for step in range(num_steps):
         if not stepper.has_room and ended.last_says_all():
             break
         stepper.step_greedily(restricts=restricts)
+        made.depths[made.numbers, step] = stepper.depths
         if not options.ends:
             continue
         reported = ended.exchange(state.layout.choice.ended[: state.num_rows])
-        if reported is None:
+        if not is_whole:
+            reported = ended.last()
+        if reported is None or not reported.any():
             continue
         if reported.all():
             break
-        if rounded_up(int((~reported).sum())) < state.bucket:
+        if not is_whole or rounded_up(int((~reported).sum())) < state.bucket:
             made.keep(np.flatnonzero(reported))
             made.numbers = made.numbers[state.drop(reported)]
             ended.forget()
     made.keep(np.arange(state.num_rows))
-    return made.found(len(stepper.prepared.blocks), padding_of(options))
+    return made.found(padding_of(options))
 
 
 def _begin(state: StaticState, first: Tensor, restrict: Restrictions) -> None:
@@ -70,6 +74,7 @@ class _Made:
         self.tokens = choice.out.new_zeros(num_rows, num_steps)
         self.scores = choice.scores.new_zeros(num_rows, num_steps)
         self.counts = choice.made.new_zeros(num_rows)
+        self.depths = np.zeros((num_rows, num_steps), dtype=np.int64)
 
     def keep(self, rows: np.ndarray) -> None:
         """What these rows have made."""
@@ -79,11 +84,12 @@ class _Made:
             kept[:, :steps].index_copy_(0, to_rows, table[:, :steps].index_select(0, from_rows))
         self.counts.index_copy_(0, to_rows, choice.made.index_select(0, from_rows))
 
-    def found(self, depth: int, padding: int) -> Found:
+    def found(self, padding: int) -> Found:
         longest = int(self.counts.max())
         is_made = torch.arange(longest, device=self.tokens.device) < self.counts.unsqueeze(1)
         tokens = self.tokens[:, :longest].masked_fill(~is_made, padding)
-        return Found(tokens, is_made.long() * depth, self.scores[:, :longest].masked_fill(~is_made, 0))
+        depths = on_device(self.depths[:, :longest], self.tokens.device) * is_made
+        return Found(tokens, depths, self.scores[:, :longest].masked_fill(~is_made, 0))
 
 
 class Delayed:
@@ -99,10 +105,14 @@ class Delayed:
         before, self._sent = self._sent, self._send(said)
         return None if before is None else self._received(*before)
 
-    def last_says_all(self) -> bool:
-        """Whether what was sent last holds for everybody; here the host waits for it."""
+    def last(self) -> np.ndarray | None:
+        """What was sent last; here the host waits for it."""
         last, self._sent = self._sent, None
-        return last is not None and bool(self._received(*last).all())
+        return None if last is None else self._received(*last)
+
+    def last_says_all(self) -> bool:
+        last = self.last()
+        return last is not None and bool(last.all())
 
     def _received(self, place: Tensor, count: int, event: torch.cuda.Event | None) -> np.ndarray:
         if event is not None:

@@ -10,7 +10,7 @@ from depthwise.engine.static_choice import Choice
 from depthwise.engine.static_mixers import Missing, StaticAttention, StaticConvolution, StaticMixer, static_mixer
 from depthwise.engine.static_tables import Arena, Chosen, Clock, Ring
 from depthwise.engine.step_attention import attend_columns
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class Size:
 class Layout:
     """Tables of one size. What is done on them is the same in every step, so that it can be recorded.
 
-    ``x`` is the state of each row on its way through the stack; ``some`` has those of the rows in ``index``, where not
-    all run. ``written[b, n]`` says how many columns of row b are in the memory of layer n.
+    ``x`` is the state of each row on its way through the stack, and ``before`` what the exit that it last came to saw
+    of it; ``index`` names the rows that still run, where some have left, and ``leaves`` says who goes now.
+    ``written[b, n]`` says how many columns of row b are in the memory of layer n.
     """
 
     def __init__(self, prepared: Prepared, arena: Arena, size: Size) -> None:
@@ -58,14 +59,15 @@ class Layout:
             self.positions = arena.table("positions", *known.shape).copy_(known)
         self.tokens: Int[Tensor, "B"] = arena.table("tokens", rows + 1, dtype=torch.long)
         self.x: Float[Tensor, "B D"] = arena.table("x", rows + 1, width)
-        like = prepared.scores(self.x[:1])
+        like = self.scores(self.x[:1], len(self.blocks))
         self.logits: Float[Tensor, "B V"] = arena.table("logits", rows + 1, like.shape[1], dtype=like.dtype)
         self.choice = Choice(arena, rows, capacity, like.shape[1])
         self.states: Ring | None = None
         if size.keeps_states:
             self.states = Ring(arena, "states", rows, capacity, width)
-            self.some: Float[Tensor, "B D"] = arena.table("some", rows, width)
             self.index: Int[Tensor, "B"] = arena.table("index", rows, dtype=torch.long)
+            self.before: Float[Tensor, "B D"] = arena.table("before", rows + 1, width)
+            self.leaves: Bool[Tensor, "B"] = arena.table("leaves", rows, dtype=torch.bool)
             self.written: Int[Tensor, "B N"] = arena.table("written", rows + 1, len(self.blocks), dtype=torch.long)
         self.sources: dict[int, Float[Tensor, "G S C"]] = {
             layer: arena.table(f"source {layer}", size.num_sources + 1, size.source_length, block.cross.width)
@@ -93,11 +95,7 @@ class Layout:
         block, mixer = self.blocks[layer], self.mixers[layer]
         missing = self._missing(layer, chosen, num_late) if num_late else None
         if self.size.keeps_states:
-            ends = chosen.of(self.clock.now) + 1
-            if chosen.index is None:
-                self.written[: chosen.count, layer] = ends
-            else:
-                self.written[:, layer].index_copy_(0, chosen.index, ends)
+            chosen.put(self.written[:, layer], chosen.of(self.clock.now) + 1)
         return block.through(
             x,
             lambda entered: mixer.step(self.clock, entered, chosen, missing),
@@ -120,6 +118,14 @@ class Layout:
         rows = chosen.of(clock.rows).unsqueeze(1)
         entered = self.blocks[layer].enter(self.states.at(rows * self.states.size + columns % self.states.size))
         return Missing(entered, columns, is_new)
+
+    def seen(self, x: Float[Tensor, "R D"], depth: int) -> Float[Tensor, "R D"]:
+        """States that have come to this depth, as the head there sees them."""
+        return self.prepared.decoder.stack.normalized(x.unsqueeze(1), depth).squeeze(1)
+
+    def scores(self, x: Float[Tensor, "R D"], depth: int) -> Float[Tensor, "R V"]:
+        """Scores of states that leave at this depth."""
+        return self.prepared.head_at(depth)(self.seen(x, depth))
 
     def end(self, count: int, x: Float[Tensor, "R D"]) -> None:
         """The newest column of the first rows is done; ``x`` are the states in which they left."""

@@ -131,10 +131,7 @@ class StaticAverage(StaticMixer):
             late = missing.entered.masked_fill(~missing.is_new.unsqueeze(-1), 0)
             total = total + late.to(total.dtype).sum(1)
         total = total + entered
-        if chosen.index is None:
-            self.table[: chosen.count] = total
-        else:
-            self.table.index_copy_(0, chosen.index, total)
+        chosen.put(self.table, total)
         count = (chosen.of(clock.now) + 1 - chosen.of(clock.padding)).unsqueeze(1)
         return self.mixer.mixed(entered, total, count)
 

@@ -4,9 +4,11 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
+from depthwise.depth import Policy
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.recorder import Recorder, Work
 from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.static_exits import Asked, Exits
 from depthwise.engine.static_layout import Layout, Size
 from depthwise.engine.static_tables import Arena, Chosen, rounded_up
 from depthwise.engine.step_attention import selected
@@ -27,6 +29,8 @@ class Recording:
         self.arena = Arena(weight.new_empty(1, prepared.model.config.width))
         self._layouts: dict[Size, Layout] = {}
         self._most_sources: dict[int, int] = {}
+        self._asked: Asked | None = None
+        self._exits: dict[Size, Exits] = {}
 
     def layout(self, num_rows: int, rows_each: int, columns: int, source_length: int, keeps_states: bool) -> Layout:
         """Tables with room for this. Smaller batches use those of larger ones, so that less has to be recorded."""
@@ -39,9 +43,22 @@ class Recording:
             made = Layout(self.prepared, self.arena, size)
             if self.arena.num_moves > moves:
                 self._layouts.clear()
+                self._exits.clear()
                 self.recorder.forget()
             self._layouts[size] = made
         return self._layouts[size]
+
+    def asked(self, policy: Policy) -> Asked:
+        """The policy, of which nothing that was recorded holds once it has changed."""
+        if self._asked is None or not self._asked.is_current(policy):
+            self._asked = Asked(policy)
+            self._exits.clear()
+        return self._asked
+
+    def exits(self, layout: Layout, asked: Asked) -> Exits:
+        if layout.size not in self._exits:
+            self._exits[layout.size] = Exits(layout, asked.policy)
+        return self._exits[layout.size]
 
 
 class StaticState:
@@ -82,7 +99,7 @@ class StaticState:
         layout, num_rows = self.layout, self.bucket
         for table in layout.by_row():
             table[:num_rows].zero_()
-        layout.clock.now[:num_rows] = self.length
+        layout.clock.reset(self.length)
         if layout.states is not None:
             layout.written[:num_rows] = self.length
         if self.padding is not None:
@@ -120,6 +137,7 @@ class StaticState:
         """Move to tables with room for more columns; all that there are stay in their places."""
         kept = [table[: self.bucket].clone() for table in self.layout.by_row()]
         self.layout = self._layout()
+        self.layout.clock.reset(self.length)
         for table, values in zip(self.layout.by_row(), kept, strict=True):
             table[: self.bucket].zero_()[tuple(map(slice, values.shape))] = values
 

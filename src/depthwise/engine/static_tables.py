@@ -49,6 +49,13 @@ class Chosen:
             return table[: self.count // each]
         return table.index_select(0, self.index if each == 1 else self.index // each)
 
+    def put(self, table: Tensor, values: Tensor) -> None:
+        """Write their part of a table."""
+        if self.index is None:
+            table[: self.count] = values
+        else:
+            table.index_copy_(0, self.index, values.to(table.dtype))
+
     @property
     def key(self) -> tuple[int, bool]:
         return self.count, self.index is None
@@ -79,6 +86,13 @@ class Clock:
             size: table(f"real {size}", size, dtype=torch.bool) for size in convolved
         }
         self.rows, self._places = arena.count("rows", num_rows + 1), arena.count("places", max(self.newest))
+
+    def reset(self, length: int) -> None:
+        """Everybody has ``length`` columns, and what nobody writes goes to the row of nobody."""
+        self.now.fill_(length)
+        self.padding.zero_()
+        for size, newest in self.newest.items():
+            newest[self.nobody] = self.nobody * size
 
     def begin(self, count: int) -> None:
         """Note for the first rows where their newest column goes, and which places they see."""

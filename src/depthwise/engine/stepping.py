@@ -14,6 +14,7 @@ from depthwise.engine.prepared import Prepared
 from depthwise.engine.rows import Rows, on_device
 from depthwise.errors import InputError
 from depthwise.models.adaptive import precise
+from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -31,6 +32,17 @@ class Rearranged(Protocol):
     def reorder(self, sources: np.ndarray) -> None: ...
 
     def drop(self, leaves: np.ndarray) -> np.ndarray: ...
+
+
+class Known(Protocol):
+    """What policies may know of a decoding (see ``DecoderState``)."""
+
+    source: Source | None
+    rows_each: int
+    padding: Int[Tensor, "B"] | None
+    num_rows: int
+    length: int
+    device: torch.device
 
 
 class Steps(Protocol):
@@ -51,7 +63,7 @@ class Stepper:
     def __init__(self, prepared: Prepared, state: DecoderState, fill: Fill, policy: Policy | None) -> None:
         self.prepared, self.state, self.fill, self.policy = prepared, state, fill, policy
         self.stack, self.exits = prepared.decoder.stack, prepared.model.exit_depths
-        self._known_source: tuple[int, Tensor | None, Tensor | None] | None = None
+        self.contexts = Contexts(state, self.exits)
 
     def step(self, tokens: Int[Tensor, "B"]) -> Step:
         """Feed one token of each row."""
@@ -69,13 +81,26 @@ class Stepper:
         self.fill.finish(walk.states())
         return Step(walk.logits(), walk.depths)
 
-    def context(self) -> Context:
-        """What policies know of all rows."""
+
+class Contexts:
+    """What policies know of the rows of a decoding."""
+
+    def __init__(self, state: Known, exits: tuple[int, ...]) -> None:
+        self.state, self.exits = state, exits
+        self._known_source: tuple[int, Tensor | None, Tensor | None] | None = None
+
+    def whole(self) -> Context:
+        """Of all rows."""
         state = self.state
         steps = torch.full((state.num_rows, 1), state.length, device=state.device)
         steps = steps if state.padding is None else steps - state.padding.unsqueeze(1)
         source, valid = self._source_by_row()
         return Context(shape=(state.num_rows, 1), exits=self.exits, steps=steps, source=source, source_valid=valid)
+
+    def of(self, rows: Rows) -> Context:
+        """Of some."""
+        whole = self.whole()
+        return whole if rows.are_all else _SomeRows(whole, rows.index)
 
     def _source_by_row(self) -> tuple[Tensor | None, Tensor | None]:
         """The source of each row; it changes only when rows are dropped."""
@@ -117,19 +142,15 @@ class _Walk:
 
     def follow_plan(self, policy: Policy) -> None:
         """Ask before the first block."""
-        planned = _on_host(policy.plan(self.stepper.context()), len(self.x))
-        most = self.stack.num_layers
-        if planned.min() < 0 or planned.max() > most:
-            raise InputError(
-                f"depths go from 0 (padding) to {most}, the number of layers; found {planned.min()} to {planned.max()}"
-            )
+        planned = on_host(policy.plan(self.stepper.contexts.whole()), len(self.x))
+        check_plan(planned, self.stack.num_layers)
         for depth in sorted(set(planned.tolist())):
             self.run_to(depth)
             self.leave(planned[self.rows.numbers] == depth)
 
     def follow_policy(self, policy: Policy) -> None:
         """Ask at every exit but the last."""
-        whole, remembered, before = self.stepper.context(), State(), None
+        whole, remembered, before = self.stepper.contexts.whole(), State(), None
         context = whole
         for depth in self.stepper.exits[:-1]:
             self.run_to(depth)
@@ -142,7 +163,7 @@ class _Walk:
                 scoring=partial(self._scores, hidden),
             )
             leaves, remembered = policy.leaving(visit, remembered)
-            before, left = hidden, _on_host(leaves, len(self.x))
+            before, left = hidden, on_host(leaves, len(self.x))
             if left.all():
                 return
             if left.any():
@@ -200,7 +221,13 @@ def _joined(parts: list[tuple[Rows, Tensor]]) -> Tensor:
     return whole
 
 
-def _on_host(decided: Tensor, num_rows: int) -> np.ndarray:
+def check_plan(planned: np.ndarray, num_layers: int) -> None:
+    least, most = planned.min(), planned.max()
+    if least < 0 or most > num_layers:
+        raise InputError(f"depths go from 0 (padding) to {num_layers}, the number of layers; found {least} to {most}")
+
+
+def on_host(decided: Tensor, num_rows: int) -> np.ndarray:
     """One value for each row; here the host waits for the device."""
     on_host: np.ndarray = decided.expand(num_rows, 1).squeeze(1).cpu().numpy()
     return on_host
