@@ -23,7 +23,11 @@ from .test_decoding import ByState, BySteps
 PADDING, END, LAYERS, NEW = 1, 2, 4, 6
 DEEP = {"num_layers": LAYERS}
 LENGTHS = [0, 2, -5, 4, -1]
-SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, "no repeats": {"no_repeat_ngram_size": 2}, "beam": {"num_beams": 3}}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "no repeats": {"no_repeat_ngram_size": 2},
+    "beam": {"num_beams": 3},
+}
 EXITS: list[dict[str, Any]] = [{}, {"heads": "separate"}, {"depths": [1, 3]}]
 POLICIES: dict[str, Callable[[Any], Policy]] = {
     "by state": lambda model: ByState(),

@@ -68,7 +68,9 @@ class GraphRecorder(Recorder):
         graph.replay()
 
     def forget(self) -> None:
+        torch.cuda.synchronize(self.device)
         self._known.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # the old one ends with its last graph
 
     def _recorded(self, work: Work) -> torch.cuda.CUDAGraph:
         while len(self._known) > self.most:

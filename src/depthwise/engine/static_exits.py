@@ -49,8 +49,8 @@ _numbers = count()
 class Exits:
     """What a policy says of rows at the exits of one layout, and what it remembers of them from exit to exit.
 
-    ``key`` is its own: work that was recorded for others is not done for it. ``scored`` has the exits at which the policy
-    looks at scores: those who leave there have theirs in the layout already.
+    ``key`` is its own: work that was recorded for others is not done for it. ``scored`` has the exits at which the
+    policy looks at scores: those who leave there have theirs in the layout already.
     """
 
     def __init__(self, layout: Layout, policy: Policy) -> None:

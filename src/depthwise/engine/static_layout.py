@@ -58,6 +58,7 @@ class Layout:
             known = prepared.embedding.of_steps(capacity)
             self.positions = arena.table("positions", *known.shape).copy_(known)
         self.tokens: Int[Tensor, "B"] = arena.table("tokens", rows + 1, dtype=torch.long)
+        self.moves: Int[Tensor, "2 B"] = arena.table("moves", 2 * rows, dtype=torch.long).view(2, rows)
         self.x: Float[Tensor, "B D"] = arena.table("x", rows + 1, width)
         like = self.scores(self.x[:1], len(self.blocks))
         self.logits: Float[Tensor, "B V"] = arena.table("logits", rows + 1, like.shape[1], dtype=like.dtype)

@@ -1,6 +1,6 @@
 """Everything that a next step of recorded decoding needs: what ``DecoderState`` is to steps that Python runs."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -183,7 +183,7 @@ class StaticState:
             each = np.arange(self.rows_each)
             self._move(*((rows[:, None] * self.rows_each + each).reshape(-1) for rows in (movers, holes)))
             if self.source is not None:
-                _copy_rows(self.layout.by_source(self._seen_by), *(on_device(x, self.device) for x in (movers, holes)))
+                self._copy(movers, holes, self.layout.size.num_sources, tuple(sorted(self._seen_by)))
         self.num_rows = num_left * self.rows_each
         self.written = self.written[:, : self.num_rows]
         self.padding = None if self.padding is None else self.padding[: self.num_rows]
@@ -193,12 +193,23 @@ class StaticState:
 
     def _move(self, sources: np.ndarray, targets: np.ndarray) -> None:
         self.written[:, targets] = self.written[:, sources]
-        from_rows, to_rows = (on_device(np.ascontiguousarray(rows), self.device) for rows in (sources, targets))
-        _copy_rows(self.layout.by_row(), from_rows, to_rows)
+        self._copy(sources, targets, self.layout.size.num_rows)
         if self.padding is not None:
+            from_rows, to_rows = (on_device(np.ascontiguousarray(rows), self.device) for rows in (sources, targets))
             self.padding = self.padding.index_copy(0, to_rows, self.padding.index_select(0, from_rows))
 
+    def _copy(
+        self, origins: np.ndarray, targets: np.ndarray, nobody: int, seen_by: tuple[int, ...] | None = None
+    ) -> None:
+        """Copy rows of all tables, or of those of sources that some layers have seen."""
+        layout, count = self.layout, min(rounded_up(len(origins)), nobody)
+        moves = np.full((2, count), nobody)
+        moves[:, : len(origins)] = origins, targets
+        layout.moves[:, :count] = on_device(moves, self.device)
 
-def _copy_rows(tables: Iterable[Tensor], sources: Int[Tensor, "M"], targets: Int[Tensor, "M"]) -> None:
-    for table in tables:
-        table.index_copy_(0, targets, table.index_select(0, sources))
+        def work() -> None:
+            from_rows, to_rows = layout.moves[:, :count]
+            for table in layout.by_row() if seen_by is None else layout.by_source(seen_by):
+                table.index_copy_(0, to_rows, table.index_select(0, from_rows))
+
+        self.do(("copy", count, seen_by), work)
