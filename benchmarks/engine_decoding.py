@@ -3,9 +3,10 @@
     python benchmarks/engine_decoding.py
     python benchmarks/engine_decoding.py --presets iwslt-dynamicconv --batches 1 32 --beams 1 4 --lengths mixed
 
-On a GPU the engine is measured twice: with steps that Python runs, and with recorded ones. All run the whole stack in the same precision on the same sources, in turns. With lengths ``fixed`` every row makes
-the same number of tokens, so that nothing is gained by rows that end; with ``mixed`` each ends at a length of its own,
-as translations of a test set in file order do. Encoding the source is part of the time.
+On a GPU the engine is measured twice: with steps that Python runs kernel by kernel, and with recorded ones. All run
+the whole stack in the same precision on the same sources, in turns. With lengths ``fixed`` every row makes the same
+number of tokens, so that nothing is gained by rows that end; with ``mixed`` each ends at a length of its own, as
+translations of a test set in file order do. Encoding the source is part of the time.
 """
 
 import argparse

@@ -23,11 +23,8 @@ from .test_decoding import ByState, BySteps
 PADDING, END, LAYERS, NEW = 1, 2, 4, 6
 DEEP = {"num_layers": LAYERS}
 LENGTHS = [0, 2, -5, 4, -1]
-SEARCHES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "no repeats": {"no_repeat_ngram_size": 2},
-    "beam": {"num_beams": 3},
-}
+BEAM = {"num_beams": 3}
+SEARCHES: list[dict[str, Any]] = [{}, {"no_repeat_ngram_size": 2}, BEAM]
 EXITS: list[dict[str, Any]] = [{}, {"heads": "separate"}, {"depths": [1, 3]}]
 POLICIES: dict[str, Callable[[Any], Policy]] = {
     "by state": lambda model: ByState(),
@@ -83,7 +80,7 @@ def test_the_whole_stack(make: Model, draw_ids: Ids, mixer: str, head: str) -> N
     recorded, plain = rehearsed(model), Decoding(model)
     for padding in (LENGTHS, [1, -2], LENGTHS, [0]):
         ids = draw_ids(padding=padding)
-        for search in SEARCHES.values():
+        for search in SEARCHES:
             assert_same(run(recorded, ids, **search), run(plain, ids, **search))
 
 
@@ -95,5 +92,5 @@ def test_under_policies(make: Model, draw_ids: Ids, mixer: str, head: str, polic
     recorded, plain = rehearsed(model), Decoding(model)
     for padding in (LENGTHS, [0], [1, -2]):
         ids = draw_ids(padding=padding)
-        for search in ({}, {"num_beams": 3}):
+        for search in ({}, BEAM):
             assert_same(run(recorded, ids, **search), run(plain, ids, **search))

@@ -199,12 +199,12 @@ class StaticState:
             self.padding = self.padding.index_copy(0, to_rows, self.padding.index_select(0, from_rows))
 
     def _copy(
-        self, origins: np.ndarray, targets: np.ndarray, nobody: int, seen_by: tuple[int, ...] | None = None
+        self, sources: np.ndarray, targets: np.ndarray, nobody: int, seen_by: tuple[int, ...] | None = None
     ) -> None:
         """Copy rows of all tables, or of those of sources that some layers have seen."""
-        layout, count = self.layout, min(rounded_up(len(origins)), nobody)
+        layout, count = self.layout, min(rounded_up(len(sources)), nobody)
         moves = np.full((2, count), nobody)
-        moves[:, : len(origins)] = origins, targets
+        moves[:, : len(sources)] = sources, targets
         layout.moves[:, :count] = on_device(moves, self.device)
 
         def work() -> None:

@@ -21,6 +21,9 @@ class AdaptiveStepper(StaticStepper):
     The host waits for the device once per step where depths are planned, and once per exit where policies look there.
     """
 
+    asks_apart = False
+    """Whether policies are asked in pieces of work of their own: only good for measuring how long these take."""
+
     def __init__(self, prepared: Prepared, state: StaticState, policy: Policy) -> None:
         super().__init__(prepared, state)
         self.policy, self.asked = policy, state.recording.asked(policy)
@@ -80,18 +83,30 @@ class AdaptiveStepper(StaticStepper):
         late = tuple(self._num_late(layer, self._rows) for layer in layers)
         self.state.show_source(layers)
 
-        def work() -> None:
+        def run() -> None:
             x = chosen.of(layout.x)
             for layer, num_late in zip(layers, late, strict=True):
                 x = layout.run(layer, x, chosen, num_late)
             chosen.put(layout.x, x)
-            if exits is not None:
-                exits.ask(depth, chosen)
 
-        self.num_run += len(self._rows) * len(layers)
-        if layers or exits is not None:
-            self.state.do(("blocks", layers, late, chosen.key, None if exits is None else exits.key), work)
-        self._depth = depth
+        def ask() -> None:
+            assert exits is not None
+            exits.ask(depth, chosen)
+
+        def run_and_ask() -> None:
+            run()
+            ask()
+
+        self.num_run, self._depth = self.num_run + len(self._rows) * len(layers), depth
+        blocks = ("blocks", layers, late, chosen.key)
+        if exits is None:
+            if layers:
+                self.state.do(blocks, run)
+        elif self.asks_apart:
+            self.state.do(blocks, run)
+            self.state.do(("ask", depth, chosen.key, exits.key), ask)
+        else:
+            self.state.do((*blocks, exits.key), run_and_ask)
 
     def _num_late(self, layer: int, rows: Rows) -> int:
         """How many columns before the newest a block looks at for what it has not written of these rows."""
