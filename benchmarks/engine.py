@@ -88,7 +88,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--quick", action="store_true", help="fewer mixers, batches and repeats; minutes, not an hour")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--width", type=int, help="of encoders; 384 on a CPU and 768 on a GPU if not given")
     parser.add_argument("--batches", type=int, nargs="+", metavar="B", help="of encoders")
     parser.add_argument("--mixers", nargs="+", choices=engine_encoder.MIXERS, help="of encoders")
@@ -140,11 +140,16 @@ def _ragged(options: argparse.Namespace, setting: engine_encoder.Setting, result
 
 
 def _greedy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    return _decoding(options, setting, results, "greedy", beams=1, batches=[1, 32] if options.quick else [1, 32, 128])
+    return _decoding(options, setting, results, "greedy", beams=1, batches=_batches(options, [1, 32], [1, 32, 128]))
 
 
 def _beam(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    return _decoding(options, setting, results, "beam", beams=4, batches=[16] if options.quick else [64])
+    return _decoding(options, setting, results, "beam", beams=4, batches=_batches(options, [16], [64]))
+
+
+def _batches(options: argparse.Namespace, quick: list[int], usual: list[int]) -> list[int]:
+    """Of decoders: a GPU has time for all of them."""
+    return quick if options.quick and options.device == "cpu" else usual
 
 
 def _decoding(
@@ -182,7 +187,8 @@ def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, result
     """The gain has to reach its share of N / d on a CPU, and with a single row on a GPU."""
     groups = list(_groups(options, setting))
     for group in groups:
-        batch, (value, share) = group[0].batch, engine_depths.gain(group, "deferred")
+        way = "deferred, recorded" if setting.device.type == "cuda" else "deferred"
+        batch, (value, share) = group[0].batch, engine_depths.gain(group, way)
         is_asked = setting.device.type == "cpu" or batch == 1
         name = f"depths, {group[0].name}, batch {batch}: gain {value:.2f} in block time, of N / d"
         must = engine_depths.MUST if is_asked else 0.0
@@ -194,7 +200,7 @@ def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, result
 def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
     groups = list(_groups(options, setting, fills=("eager", "deferred")))
     for group in groups:
-        _, eager, deferred = group
+        eager, deferred = ({each.way: each for each in group}[fill] for fill in ("eager", "deferred"))
         name = f"fills, {eager.name}, batch {eager.batch}: time of deferred"
         results.judge(Verdict(f"{name} / eager, blocks", deferred.blocks / eager.blocks, 1.0, is_least=True))
         work = deferred.filled / max(1, eager.filled)
@@ -206,7 +212,7 @@ def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results
 def _groups(
     options: argparse.Namespace, setting: engine_encoder.Setting, **changes: Any
 ) -> Iterator[list[engine_depths.Measured]]:
-    yield from engine_depths.groups_of(options, [1] if options.quick else [1, 32], setting.device, **changes)
+    yield from engine_depths.groups_of(options, _batches(options, [1], [1, 32]), setting.device, **changes)
 
 
 def _growth(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
