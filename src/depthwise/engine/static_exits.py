@@ -81,8 +81,7 @@ class Exits:
             chosen.put(self._table(name, value), value)
 
     def _context(self, chosen: Chosen) -> Context:
-        clock = self.layout.clock
-        steps = (chosen.of(clock.now) - chosen.of(clock.padding)).unsqueeze(1)
+        steps = chosen.of(self.layout.clock.steps).unsqueeze(1)
         return Context(shape=(chosen.count, 1), exits=self.depths, steps=steps)
 
     def _scoring(self, depth: int, hidden: Tensor, chosen: Chosen) -> Callable[[], Float[Tensor, "R 1 V"]]:

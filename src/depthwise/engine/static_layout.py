@@ -87,21 +87,24 @@ class Layout:
         self.clock.begin(count)
         positions = self.positions
         if positions is not None:
-            steps = (self.clock.now[:count] - self.clock.padding[:count]).clamp(min=0)
-            positions = positions.index_select(0, steps)
+            positions = positions.index_select(0, self.clock.steps[:count])
         return self.prepared.embedding.at(self.tokens[:count], positions)
 
     def run(self, layer: int, x: Float[Tensor, "R D"], chosen: Chosen, num_late: int = 0) -> Float[Tensor, "R D"]:
-        """The states of some rows after a block, which also writes what is missing of the last ``num_late`` columns."""
-        block, mixer = self.blocks[layer], self.mixers[layer]
-        missing = self._missing(layer, chosen, num_late) if num_late else None
-        if self.size.keeps_states:
-            chosen.put(self.written[:, layer], chosen.of(self.clock.now) + 1)
-        return block.through(
+        """The states of some rows after a block, which first writes what it misses of the last ``num_late`` columns."""
+        mixer = self.mixers[layer]
+        if num_late:
+            mixer.write(self.clock, self._missing(layer, chosen, num_late))
+        return self.blocks[layer].through(
             x,
-            lambda entered: mixer.step(self.clock, entered, chosen, missing),
+            lambda entered: mixer.step(self.clock, entered, chosen),
             lambda entered: self._crossed(layer, entered, chosen),
         )
+
+    def note_written(self, layers: range, chosen: Chosen) -> None:
+        """The newest column of some rows is in the memories of these layers, and all before it are."""
+        ends = (chosen.of(self.clock.now) + 1).unsqueeze(1)
+        chosen.put(self.written[:, layers.start : layers.stop], ends.expand(-1, len(layers)))
 
     def _crossed(self, layer: int, entered: Tensor, chosen: Chosen) -> Tensor:
         cross, each = self.blocks[layer].cross, self.size.rows_each
@@ -111,14 +114,10 @@ class Layout:
 
     def _missing(self, layer: int, chosen: Chosen, count: int) -> Missing:
         assert self.states is not None
-        clock, reach = self.clock, self.mixers[layer].reach
-        columns = clock.late(chosen, count)
+        columns = self.clock.late(chosen, count)
         is_new = columns >= chosen.of(self.written[:, layer]).unsqueeze(1)
-        if reach is not None:
-            is_new = is_new & (columns >= chosen.of(clock.now).unsqueeze(1) - reach)
-        rows = chosen.of(clock.rows).unsqueeze(1)
-        entered = self.blocks[layer].enter(self.states.at(rows * self.states.size + columns % self.states.size))
-        return Missing(entered, columns, is_new)
+        places = self.clock.places(self.states.size, chosen, columns, is_new)
+        return Missing(chosen, self.blocks[layer].enter(self.states.at(places)), columns, is_new)
 
     def seen(self, x: Float[Tensor, "R D"], depth: int) -> Float[Tensor, "R D"]:
         """States that have come to this depth, as the head there sees them."""
@@ -132,7 +131,7 @@ class Layout:
         """The newest column of the first rows is done; ``x`` are the states in which they left."""
         if self.states is not None:
             self.states.put(self.clock.newest[self.states.size][:count], x)
-        self.clock.now[:count] += 1
+        self.clock.end(count)
 
     def write_source(self, layer: int, num_sources: int) -> None:
         """What a layer sees of the first sources."""
@@ -142,9 +141,15 @@ class Layout:
 
     # Between steps
 
+    def blank(self, count: int) -> None:
+        """Nothing is left of the first rows: what was no number there would not vanish behind a mask."""
+        for table in self.by_row():
+            table[:count].zero_()
+        self.clock.blank(count)
+
     def by_row(self) -> Iterator[Tensor]:
         """All that belongs to a row from one step to the next, as tables that begin with rows."""
-        yield from (self.clock.now, self.clock.padding, self.tokens, *self.choice.by_row())
+        yield from (*self.clock.by_row(), self.tokens, *self.choice.by_row())
         yield from (mixer.table for mixer in self.mixers)
         if self.states is not None:
             yield from (self.states.table, self.written)

@@ -8,8 +8,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from depthwise.engine.columns import Columns, RunningSum, precision_of_sums
 from depthwise.engine.static_tables import Arena, Chosen, Clock, Ring
 from depthwise.engine.step_attention import AttentionStep, attend_columns
@@ -20,11 +18,12 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Missing:
-    """The last W columns before the newest of each row, as they enter a mixer; some are written only now.
+    """The last W columns before the newest of some rows, as they enter a mixer.
 
-    ``is_new`` says which; the others are in the memory already, or nobody will read them.
+    Those that ``is_new`` names are written only now; the others are in the memory already, or nobody will read them.
     """
 
+    chosen: Chosen
     entered: Float[Tensor, "R W D"]
     columns: Int[Tensor, "R W"]
     is_new: Bool[Tensor, "R W"]
@@ -37,8 +36,12 @@ class StaticMixer(ABC):
     """How many earlier columns are seen; none for all."""
 
     @abstractmethod
-    def step(self, clock: Clock, entered: Float[Tensor, "R D"], chosen: Chosen, missing: Missing | None) -> Tensor:
-        """Write the newest column of some rows, together with what is missing, and read for it."""
+    def write(self, clock: Clock, missing: Missing) -> None:
+        """Write what is missing."""
+
+    @abstractmethod
+    def step(self, clock: Clock, entered: Float[Tensor, "R D"], chosen: Chosen) -> Float[Tensor, "R D"]:
+        """Write the newest column of some rows, and read for it."""
 
     @property
     @abstractmethod
@@ -67,35 +70,17 @@ class _WithRing(StaticMixer):
         self.mixer.load(columns, past, end)
         self.ring.take_over(columns.between(0, end), end)
 
-    def put(self, clock: Clock, entered: Tensor, chosen: Chosen, missing: Missing | None) -> Tensor:
-        """Write the newest column and what is missing, in one product; returns what the newest column left."""
-        newest = chosen.of(clock.newest[self.ring.size])
-        if missing is None:
-            written: Tensor = self.mixer.written(entered)
-            self.ring.put(newest, written)
-            return written
-        both = torch.cat([missing.entered, entered.unsqueeze(1)], dim=1)
-        all_written = self.mixer.written(both.flatten(0, 1)).view(*both.shape[:2], -1)
-        self.ring.put(self.places(clock, chosen, missing, newest), all_written.flatten(0, 1))
-        return all_written[:, -1]
-
-    def places(self, clock: Clock, chosen: Chosen, missing: Missing, newest: Tensor) -> Int[Tensor, "M"]:
-        """Where columns go; those that are not new, to the row of nobody."""
-        size = self.ring.size
-        rows = chosen.of(clock.rows).unsqueeze(1).where(missing.is_new, clock.rows[clock.nobody])
-        return torch.cat([rows * size + missing.columns % size, newest.unsqueeze(1)], dim=1).flatten()
+    def write(self, clock: Clock, missing: Missing) -> None:
+        places = clock.places(self.ring.size, missing.chosen, missing.columns, missing.is_new)
+        self.ring.put(places.flatten(), self.mixer.written(missing.entered.flatten(0, 1)))
 
 
 class StaticAttention(_WithRing):
     mixer: AttentionStep
 
-    def step(self, clock: Clock, entered: Tensor, chosen: Chosen, missing: Missing | None) -> Tensor:
-        if missing is None:
-            queries, written = self.mixer.all_three(entered).tensor_split((self.mixer.inner,), dim=1)
-            self.ring.put(chosen.of(clock.newest[self.ring.size]), written)
-        else:
-            self.put(clock, entered, chosen, missing)
-            queries = self.mixer.query(entered)
+    def step(self, clock: Clock, entered: Tensor, chosen: Chosen) -> Tensor:
+        queries, written = self.mixer.all_three(entered).tensor_split((self.mixer.inner,), dim=1)
+        self.ring.put(chosen.of(clock.newest[self.ring.size]), written)
         mask = chosen.of(clock.masks[self.ring.size])[:, None, None]
         return self.mixer.out(attend_columns(queries, chosen.of(self.ring.table), self.mixer.num_heads, mask))
 
@@ -103,8 +88,9 @@ class StaticAttention(_WithRing):
 class StaticConvolution(_WithRing):
     mixer: ConvolutionStep | FullConvolutionStep
 
-    def step(self, clock: Clock, entered: Tensor, chosen: Chosen, missing: Missing | None) -> Tensor:
-        written = self.put(clock, entered, chosen, missing)
+    def step(self, clock: Clock, entered: Tensor, chosen: Chosen) -> Tensor:
+        written = self.mixer.written(entered)
+        self.ring.put(chosen.of(clock.newest[self.ring.size]), written)
         seen = self.ring.at(chosen.of(clock.windows[self.ring.size]))
         return self.mixer.convolved(entered, written, seen, chosen.of(clock.real[self.ring.size]))
 
@@ -125,15 +111,14 @@ class StaticAverage(StaticMixer):
         self.mixer.load(total, past, end)
         self.table[: len(like)] = total.total
 
-    def step(self, clock: Clock, entered: Tensor, chosen: Chosen, missing: Missing | None) -> Tensor:
-        total = chosen.of(self.table)
-        if missing is not None:
-            late = missing.entered.masked_fill(~missing.is_new.unsqueeze(-1), 0)
-            total = total + late.to(total.dtype).sum(1)
-        total = total + entered
+    def write(self, clock: Clock, missing: Missing) -> None:
+        new = missing.entered.masked_fill(~missing.is_new.unsqueeze(-1), 0)
+        missing.chosen.put(self.table, missing.chosen.of(self.table) + new.to(self.table.dtype).sum(1))
+
+    def step(self, clock: Clock, entered: Tensor, chosen: Chosen) -> Tensor:
+        total = chosen.of(self.table) + entered
         chosen.put(self.table, total)
-        count = (chosen.of(clock.now) + 1 - chosen.of(clock.padding)).unsqueeze(1)
-        return self.mixer.mixed(entered, total, count)
+        return self.mixer.mixed(entered, total, (chosen.of(clock.steps) + 1).unsqueeze(1))
 
 
 def static_mixer(mixer: StepMixer[Any], arena: Arena, name: str, num_rows: int, capacity: int) -> StaticMixer:

@@ -95,15 +95,11 @@ class StaticState:
         )
 
     def _begin(self) -> None:
-        """Nothing is left of earlier texts: what was no number there would not vanish behind a mask."""
         layout, num_rows = self.layout, self.bucket
-        for table in layout.by_row():
-            table[:num_rows].zero_()
-        layout.clock.reset(self.length)
+        layout.blank(num_rows)
+        layout.clock.start(num_rows, self.length, self.padding)
         if layout.states is not None:
             layout.written[:num_rows] = self.length
-        if self.padding is not None:
-            layout.clock.padding[: self.num_rows] = self.padding
         if self.source is None:
             return
         states, valid = self.source.states, self.source.valid
@@ -137,9 +133,9 @@ class StaticState:
         """Move to tables with room for more columns; all that there are stay in their places."""
         kept = [table[: self.bucket].clone() for table in self.layout.by_row()]
         self.layout = self._layout()
-        self.layout.clock.reset(self.length)
+        self.layout.blank(self.bucket)
         for table, values in zip(self.layout.by_row(), kept, strict=True):
-            table[: self.bucket].zero_()[tuple(map(slice, values.shape))] = values
+            table[tuple(map(slice, values.shape))] = values
 
     def load(self, pasts: Sequence[Memory]) -> None:
         """Take over what the masked executor remembers of the columns so far."""

@@ -27,10 +27,10 @@ class Arena:
             self.num_moves += 1
         return self._storage[key][:size].view(shape)
 
-    def count(self, name: str, size: int) -> Int[Tensor, "_n"]:
-        """The numbers from 0 on."""
+    def count(self, name: str, size: int, step: int = 1) -> Int[Tensor, "_n"]:
+        """The numbers from 0 on, by steps."""
         numbers = self.table(name, size, dtype=torch.long)
-        return numbers.copy_(torch.arange(size, device=numbers.device))
+        return numbers.copy_(torch.arange(size, device=numbers.device) * step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,22 +62,23 @@ class Chosen:
 
 
 class Clock:
-    """Which column is the newest of each row, and where columns lie in rings of some sizes.
+    """Which column is the newest of each row (``now``), which token of its text that is (``steps``), and where it lies.
 
-    In a ring of P places, column c lies in place c mod P, and the newest column ``now`` last overwrote column now - P.
-    Tables have a row for everybody and one that belongs to nobody.
+    In a ring of P places, column c lies in place c mod P, where column c - P was before. Attention sees the places that
+    hold something: ``masks``. Convolutions see all of theirs in the order of columns, ``windows``, of which those are
+    ``real`` that do not lie before the first token. Tables have a row for everybody and one that belongs to nobody.
     """
 
     def __init__(self, arena: Arena, num_rows: int, capacity: int, attended: Set[int], convolved: Set[int]) -> None:
         def table(name: str, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return arena.table(name, num_rows + 1, *shape, dtype=dtype)
 
+        sizes = {capacity, *attended, *convolved}
         self.nobody = num_rows
-        self.now: Int[Tensor, "B"] = table("now")
-        self.padding: Int[Tensor, "B"] = table("padding")
-        self.newest: dict[int, Int[Tensor, "B"]] = {
-            size: table(f"newest {size}") for size in {capacity, *attended, *convolved}
-        }
+        self.counters: Int[Tensor, "B 2"] = table("counters", 2)
+        self.now, self.steps = self.counters.unbind(1)
+        self.firsts = {size: arena.count(f"firsts {size}", num_rows + 1, size) for size in sizes}
+        self.newest: dict[int, Int[Tensor, "B"]] = {size: table(f"newest {size}") for size in sizes}
         self.masks: dict[int, Float[Tensor, "B P"]] = {
             size: table(f"mask {size}", size, dtype=arena.like.dtype) for size in attended
         }
@@ -85,31 +86,60 @@ class Clock:
         self.real: dict[int, Bool[Tensor, "B K"]] = {
             size: table(f"real {size}", size, dtype=torch.bool) for size in convolved
         }
-        self.rows, self._places = arena.count("rows", num_rows + 1), arena.count("places", max(self.newest))
+        self._numbers = arena.count("numbers", max(sizes))
+        self._orders = {size: self._order(arena, size) for size in convolved}
 
-    def reset(self, length: int) -> None:
-        """Everybody has ``length`` columns, and what nobody writes goes to the row of nobody."""
-        self.now.fill_(length)
-        self.padding.zero_()
+    def _order(self, arena: Arena, size: int) -> Int[Tensor, "K K"]:
+        """The places of a ring from the oldest column to the newest, by the place of that."""
+        places = self._numbers[:size]
+        order = arena.table(f"order {size}", size, size, dtype=torch.long)
+        return order.copy_((places.unsqueeze(1) + 1 + places) % size)
+
+    def by_row(self) -> tuple[Tensor, ...]:
+        return self.counters, *self.masks.values()
+
+    def blank(self, count: int) -> None:
+        """The first rows see nothing, and what nobody writes goes to the row of nobody."""
+        for mask in self.masks.values():
+            mask[:count] = -torch.inf
         for size, newest in self.newest.items():
             newest[self.nobody] = self.nobody * size
 
+    def start(self, count: int, length: int, padding: Int[Tensor, "B"] | None) -> None:
+        """The first rows have ``length`` columns, of which the first ones may be padding."""
+        self.now[:count] = self.steps[:count] = length
+        if padding is not None:
+            self.steps[: len(padding)] -= padding
+        for size, mask in self.masks.items():
+            columns = torch.arange(max(0, length - size), length, device=mask.device)
+            is_padding = columns < (length - self.steps[:count]).unsqueeze(1)
+            mask[:count, columns % size] = mask.new_zeros(is_padding.shape).masked_fill_(is_padding, -torch.inf)
+
     def begin(self, count: int) -> None:
         """Note for the first rows where their newest column goes, and which places they see."""
-        now, padding, rows = (values[:count].unsqueeze(1) for values in (self.now, self.padding, self.rows))
+        now, steps = self.now[:count], self.steps[:count]
         for size, newest in self.newest.items():
-            newest[:count] = (rows * size + now % size).squeeze(1)
+            torch.add(self.firsts[size][:count], now % size, out=newest[:count])
         for size, mask in self.masks.items():
-            columns = now - (now - self._places[:size]) % size
-            mask[:count].zero_().masked_fill_(columns < padding, -torch.inf)
+            mask.view(-1).index_fill_(0, self.newest[size][:count], 0)
         for size, window in self.windows.items():
-            columns = now - (size - 1) + self._places[:size]
-            window[:count] = rows * size + columns % size
-            self.real[size][:count] = columns >= padding
+            places = self._orders[size].index_select(0, now % size)
+            torch.add(self.firsts[size][:count].unsqueeze(1), places, out=window[:count])
+            torch.ge(self._numbers[:size], size - 1 - steps.unsqueeze(1), out=self.real[size][:count])
+
+    def end(self, count: int) -> None:
+        self.counters[:count] += 1
 
     def late(self, chosen: Chosen, count: int) -> Int[Tensor, "R W"]:
         """The last ``count`` columns before the newest of each row."""
-        return chosen.of(self.now).unsqueeze(1) - count + self._places[:count]
+        return chosen.of(self.now).unsqueeze(1) + (self._numbers[:count] - count)
+
+    def places(
+        self, size: int, chosen: Chosen, columns: Int[Tensor, "R W"], is_new: Bool[Tensor, "R W"]
+    ) -> Int[Tensor, "R W"]:
+        """Where columns lie in rings of a size; those that are not new, in the row of nobody."""
+        places = chosen.of(self.firsts[size]).unsqueeze(1) + columns % size
+        return places.where(is_new, self.newest[size][self.nobody])
 
 
 class Ring:

@@ -88,6 +88,7 @@ class AdaptiveStepper(StaticStepper):
             for layer, num_late in zip(layers, late, strict=True):
                 x = layout.run(layer, x, chosen, num_late)
             chosen.put(layout.x, x)
+            layout.note_written(layers, chosen)
 
         def ask() -> None:
             assert exits is not None
@@ -120,7 +121,7 @@ class AdaptiveStepper(StaticStepper):
         most, bucket = int(counts.max()), 1
         while bucket < most:
             bucket *= LATE_STEP
-        return min(bucket, self.layout.size.capacity) if most else 0
+        return min(bucket, self.layout.size.capacity if reach is None else reach) if most else 0
 
     def _chosen(self, rows: Rows) -> Chosen:
         """These rows, with the index of their numbers where they are not all."""
