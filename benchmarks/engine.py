@@ -13,7 +13,7 @@ of one run with each other, not with those of another.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,11 +185,14 @@ def _asked(device: torch.device, batch: int, beams: int) -> tuple[float, float |
 
 def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
     """The gain has to reach its share of N / d on a CPU, and with a single row on a GPU."""
-    groups = list(_groups(options, setting))
+    on_gpu = setting.device.type == "cuda"
+    fills = ("deferred",) if on_gpu else tuple(engine_depths.FILLS)
+    batches = _batches(options, [1], [1, 32])
+    groups = list(engine_depths.groups_of(options, batches, setting.device, fills))
     for group in groups:
-        way = "deferred, recorded" if setting.device.type == "cuda" else "deferred"
+        way = "deferred, recorded" if on_gpu else "deferred"
         batch, (value, share) = group[0].batch, engine_depths.gain(group, way)
-        is_asked = setting.device.type == "cpu" or batch == 1
+        is_asked = not on_gpu or batch == 1
         name = f"depths, {group[0].name}, batch {batch}: gain {value:.2f} in block time, of N / d"
         must = engine_depths.MUST if is_asked else 0.0
         results.judge(Verdict(name, share, must, engine_depths.AIM))
@@ -198,7 +201,8 @@ def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, result
 
 
 def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    groups = list(_groups(options, setting, fills=("eager", "deferred")))
+    batches = [1] if options.quick else [1, 32]
+    groups = list(engine_depths.groups_of(options, batches, setting.device, fills=("eager", "deferred"), asks=False))
     for group in groups:
         eager, deferred = ({each.way: each for each in group}[fill] for fill in ("eager", "deferred"))
         name = f"fills, {eager.name}, batch {eager.batch}: time of deferred"
@@ -207,12 +211,6 @@ def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results
         results.judge(Verdict(f"{name.replace('time', 'work')} / eager", work, 0.999, is_least=True))
         results.measured.setdefault("fills", []).extend(asdict(each) for each in group)
     return engine_depths.table_of(groups)
-
-
-def _groups(
-    options: argparse.Namespace, setting: engine_encoder.Setting, **changes: Any
-) -> Iterator[list[engine_depths.Measured]]:
-    yield from engine_depths.groups_of(options, _batches(options, [1], [1, 32]), setting.device, **changes)
 
 
 def _growth(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:

@@ -311,22 +311,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def groups_of(
-    options: argparse.Namespace, batches: Sequence[int], device: torch.device, fills: Sequence[str] = tuple(FILLS)
+    options: argparse.Namespace,
+    batches: Sequence[int],
+    device: torch.device,
+    fills: Sequence[str] = tuple(FILLS),
+    *,
+    asks: bool = True,
 ) -> Iterator[list[Measured]]:
-    """Full depth and each fill, by model and batch."""
+    """Full depth and each fill, by model and batch; on a GPU also with a policy that asks, if that is wanted."""
     for batch in batches:
-        for sample in _samples(options, batch, device):
+        for sample in _samples(options, batch, device, asks=asks and device.type == "cuda"):
             yield measure(sample, fills, device, options.repeats)
 
 
-def _samples(options: argparse.Namespace, batch: int, device: torch.device) -> Iterator[Sample]:
+def _samples(options: argparse.Namespace, batch: int, device: torch.device, *, asks: bool) -> Iterator[Sample]:
     if options.run is not None:
         yield run_sample(options.run, options.policy, batch, options.sentences, device)
         return
     for preset in options.presets:
         sample = drawn_sample(preset, batch, options.mean_depth, device, getattr(torch, options.dtype))
         yield sample
-        if device.type == "cuda":
+        if asks:
             yield confident(sample, options.mean_depth)
 
 
