@@ -186,6 +186,17 @@ def test_sampling(make: Model, draw_ids: Ids, policy: Policy | None) -> None:
     assert_same(drawn(rehearsed(model)), drawn(Decoding(model)))
 
 
+def test_batches_of_one_engine(make: Model, draw_ids: Ids) -> None:
+    model, ids = make("seq2seq", stack=DEEP, exits={}), draw_ids(padding=[0, 2, 5, 4, 1, 0, 3])
+    model.use_policy(BySteps())
+    recorded, plain = Engine(model), Engine(model, graphs=False)
+    recorded._decoding = rehearsed(model)
+    found, expected = (
+        engine.generate(ids, ids != PADDING, max_new_tokens=NEW, rows_at_once=3) for engine in (recorded, plain)
+    )
+    assert_same(found, expected)
+
+
 def test_the_last_position(make: Model, draw_ids: Ids) -> None:
     """A text may end where positions do, and one that does not is an error; the step too many is none."""
     model = make("causal_lm", stack={"positions": "learned", "max_positions": 9})
@@ -199,11 +210,10 @@ def test_the_last_position(make: Model, draw_ids: Ids) -> None:
 # What is kept from one text to the next
 
 
-@pytest.mark.parametrize("policy", [None, ByState()])
-def test_nothing_is_left_of_earlier_texts(make: Model, draw_ids: Ids, mixer: str, policy: Policy | None) -> None:
+def test_nothing_is_left_of_earlier_texts(make: Model, draw_ids: Ids, mixer: str) -> None:
     """Not even where numbers were none."""
     model, ids = make("seq2seq", mixer, stack=DEEP, exits={}), draw_ids(padding=LENGTHS)
-    model.use_policy(policy)
+    model.use_policy(ByState())
     recorded = rehearsed(model)
     expected = run(recorded, ids)
     recording = recorded._recorded._recording
@@ -276,7 +286,7 @@ def test_a_cpu_records_nothing(make: Model, draw_ids: Ids) -> None:
     model, ids = make("seq2seq"), draw_ids()
     for graphs in ("auto", False):
         assert not Engine(model, graphs=graphs).generate(ids, max_new_tokens=2).recorded
-    with pytest.raises(InputError, match="this model is on a CPU; move it to a GPU, or set graphs to"):
+    with pytest.raises(InputError, match="CUDA graphs do not serve a model on a CPU; move it to a GPU, or"):
         Engine(model, graphs=True).generate(ids, max_new_tokens=2)
     with pytest.raises(InputError, match="graphs is 'always', but may be \"auto\", True or False"):
         Engine(model, graphs="always")  # type: ignore[arg-type]
@@ -284,7 +294,10 @@ def test_a_cpu_records_nothing(make: Model, draw_ids: Ids) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"lossless": 1}, "lossless decoding is none"), ({"fill": "recompute"}, 'the fill "recompute" is none')],
+    [
+        ({"lossless": 1}, "lossless decoding; leave it out"),
+        ({"fill": "recompute"}, 'the fill "recompute"; use "deferred"'),
+    ],
 )
 def test_what_is_not_recorded(make: Model, draw_ids: Ids, options: dict[str, Any], message: str) -> None:
     """With graphs by all means it is an error, and with "auto" Python runs it."""

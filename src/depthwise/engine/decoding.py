@@ -123,11 +123,11 @@ class Decoding:
         begin, search = self._now(), SearchOptions.of(model.generation_config, options)
         if lossless is not None:
             check_lossless(model, lossless, num_drafted, search)
+        is_recorded = self._recorded.serves(model.device, policy=model.policy, fill=fill, lossless=lossless)
         start = self._start(input_ids, attention_mask, encoder_outputs, search)
         prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
         earlier = self._earlier(prepared, start, fill)
         encoded = self._now()
-        is_recorded = self._recorded.serves(model.device, policy=model.policy, fill=fill, lossless=lossless)
         with torch.inference_mode():
             num_steps, restrict = search.num_steps(start.prompt.shape[1]), Restrictions(search, start.prompt)
             first = start.prompt[:, -1].repeat_interleave(beams)

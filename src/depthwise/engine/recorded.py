@@ -51,14 +51,14 @@ class RecordedDecoding:
 
     def serves(self, device: torch.device, *, policy: Policy | None, fill: str, lossless: int | None) -> bool:
         """Whether this search is done from recorded steps; an error where it has to be and cannot."""
-        reasons = {
-            "this model is on a CPU; move it to a GPU": device.type != "cuda",
-            "lossless decoding is none; leave it out": lossless is not None,
-            f'the fill "{fill}" is none; use "deferred"': policy is not None and fill != "deferred",
+        others = {
+            "a model on a CPU; move it to a GPU": device.type != "cuda",
+            "lossless decoding; leave it out": lossless is not None,
+            f'the fill "{fill}"; use "deferred"': policy is not None and fill != "deferred",
         }
-        found = [reason for reason, holds in reasons.items() if holds]
+        found = [other for other, is_asked in others.items() if is_asked]
         if found and self.graphs is True:
-            raise InputError(f'CUDA graphs are for what a GPU can repeat, and {found[0]}, or set graphs to "auto"')
+            raise InputError(f'CUDA graphs do not serve {found[0]}, or set graphs to "auto"')
         return not found and self.graphs is not False
 
     def recorder(self, device: torch.device) -> Recorder:

@@ -92,7 +92,7 @@ class GraphRecorder(Recorder):
         """Where work is recorded, it is also done by hand, so that what libraries keep for a stream is there before."""
         here = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(here)
-        # Kernels of one query row are no match for those that have to be planned for every shape
+        # The attention of cuDNN is planned anew for every shape, which takes longer than it could save here
         with torch.cuda.stream(self._stream), sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
             work()
         here.wait_stream(self._stream)

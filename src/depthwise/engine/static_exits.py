@@ -98,6 +98,7 @@ class Exits:
 
     def _table(self, name: str, value: Tensor) -> Tensor:
         """Where something is remembered of every row; made when it first comes."""
-        if name not in self._tables:
-            self._tables[name] = value.new_zeros(self.layout.size.num_rows + 1, *value.shape[1:])
+        shape, known = (self.layout.size.num_rows + 1, *value.shape[1:]), self._tables.get(name)
+        if known is None or known.shape != shape or known.dtype != value.dtype:
+            self._tables[name] = value.new_zeros(shape)
         return self._tables[name]

@@ -141,18 +141,26 @@ class Layout:
 
     # Between steps
 
+    def by_row(self) -> Iterator[tuple[Tensor, float]]:
+        """All that belongs to a row from one step to the next, each with what stands there for nothing."""
+        yield from self.clock.by_row()
+        tables = [self.tokens, *self.choice.by_row(), *(mixer.table for mixer in self.mixers)]
+        tables += () if self.states is None else (self.states.table, self.written)
+        yield from ((table, 0) for table in tables)
+
     def blank(self, count: int) -> None:
         """Nothing is left of the first rows: what was no number there would not vanish behind a mask."""
-        for table in self.by_row():
-            table[:count].zero_()
-        self.clock.blank(count)
+        self.clock.take_place()
+        for table, nothing in self.by_row():
+            table[:count] = nothing
 
-    def by_row(self) -> Iterator[Tensor]:
-        """All that belongs to a row from one step to the next, as tables that begin with rows."""
-        yield from (*self.clock.by_row(), self.tokens, *self.choice.by_row())
-        yield from (mixer.table for mixer in self.mixers)
-        if self.states is not None:
-            yield from (self.states.table, self.written)
+    def take_over(self, smaller: "Layout", count: int) -> None:
+        """The first rows of a layout with room for fewer columns, which may lie in the same place."""
+        self.clock.take_place()
+        for (table, nothing), (before, _) in zip(self.by_row(), smaller.by_row(), strict=True):
+            values = before[:count].clone()
+            table[:count] = nothing
+            table[tuple(map(slice, values.shape))] = values
 
     def by_source(self, layers: Iterable[int]) -> Iterator[Tensor]:
         """All that belongs to a source, as far as these layers have seen it."""

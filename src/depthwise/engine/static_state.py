@@ -10,7 +10,7 @@ from depthwise.engine.recorder import Recorder, Work
 from depthwise.engine.rows import Rows, on_device
 from depthwise.engine.static_exits import Asked, Exits
 from depthwise.engine.static_layout import Layout, Size
-from depthwise.engine.static_tables import Arena, Chosen, rounded_up
+from depthwise.engine.static_tables import Arena, rounded_up
 from depthwise.engine.step_attention import selected
 from depthwise.memory import Memory
 from depthwise.models.stack import Source
@@ -131,11 +131,8 @@ class StaticState:
 
     def _grow(self) -> None:
         """Move to tables with room for more columns; all that there are stay in their places."""
-        kept = [table[: self.bucket].clone() for table in self.layout.by_row()]
-        self.layout = self._layout()
-        self.layout.blank(self.bucket)
-        for table, values in zip(self.layout.by_row(), kept, strict=True):
-            table[tuple(map(slice, values.shape))] = values
+        smaller, self.layout = self.layout, self._layout()
+        self.layout.take_over(smaller, self.bucket)
 
     def load(self, pasts: Sequence[Memory]) -> None:
         """Take over what the masked executor remembers of the columns so far."""
@@ -156,9 +153,6 @@ class StaticState:
                 layout.write_source(layer, count)
 
         self.do(("source", new), work)
-
-    def everyone(self) -> Chosen:
-        return Chosen(self.bucket)
 
     def reorder(self, sources: np.ndarray) -> None:
         """Row b becomes what row ``sources[b]`` was, within those of one source."""
@@ -197,7 +191,7 @@ class StaticState:
     def _copy(
         self, sources: np.ndarray, targets: np.ndarray, nobody: int, seen_by: tuple[int, ...] | None = None
     ) -> None:
-        """Copy rows of all tables, or of those of sources that some layers have seen."""
+        """Copy rows of all tables, or sources in those of layers that have seen them."""
         layout, count = self.layout, min(rounded_up(len(sources)), nobody)
         moves = np.full((2, count), nobody)
         moves[:, : len(sources)] = sources, targets
@@ -205,7 +199,8 @@ class StaticState:
 
         def work() -> None:
             from_rows, to_rows = layout.moves[:, :count]
-            for table in layout.by_row() if seen_by is None else layout.by_source(seen_by):
+            tables = (table for table, _ in layout.by_row()) if seen_by is None else layout.by_source(seen_by)
+            for table in tables:
                 table.index_copy_(0, to_rows, table.index_select(0, from_rows))
 
         self.do(("copy", count, seen_by), work)

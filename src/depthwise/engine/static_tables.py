@@ -1,6 +1,6 @@
 """Tensors that stay where they are while text is generated, so that recorded work finds them."""
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -95,13 +95,13 @@ class Clock:
         order = arena.table(f"order {size}", size, size, dtype=torch.long)
         return order.copy_((places.unsqueeze(1) + 1 + places) % size)
 
-    def by_row(self) -> tuple[Tensor, ...]:
-        return self.counters, *self.masks.values()
+    def by_row(self) -> Iterator[tuple[Tensor, float]]:
+        """What belongs to a row from one step to the next, each with what stands there for nothing."""
+        yield self.counters, 0
+        yield from ((mask, -torch.inf) for mask in self.masks.values())
 
-    def blank(self, count: int) -> None:
-        """The first rows see nothing, and what nobody writes goes to the row of nobody."""
-        for mask in self.masks.values():
-            mask[:count] = -torch.inf
+    def take_place(self) -> None:
+        """Other tables may have been here: from now on, what goes nowhere goes to the row of nobody."""
         for size, newest in self.newest.items():
             newest[self.nobody] = self.nobody * size
 
