@@ -23,12 +23,12 @@ class Choice:
         self.made: Int[Tensor, "B"] = table("made", rows)
         self.ended: Bool[Tensor, "B"] = table("ended", rows, dtype=torch.bool)
         self.least: Int[Tensor, "B"] = table("least", rows)
-        self.limits: Int[Tensor, "B"] = table("limits", rows)
+        self.last: Int[Tensor, "B"] = table("last", rows)
         self.is_end: Bool[Tensor, "V"] = table("is end", vocabulary, dtype=torch.bool)
         self.is_suppressed: Bool[Tensor, "V"] = table("is suppressed", vocabulary, dtype=torch.bool)
 
     def by_row(self) -> tuple[Tensor, ...]:
-        return self.out, self.scores, self.made, self.ended, self.least, self.limits
+        return self.out, self.scores, self.made, self.ended, self.least, self.last
 
     def choose(self, logits: Float[Tensor, "R V"], *, restricts: bool) -> Int[Tensor, "R"]:
         """The next token of the first rows; only of those that have not ended it counts as made."""
@@ -45,5 +45,5 @@ class Choice:
     def _forbidden(self, count: int) -> Bool[Tensor, "R V"]:
         """What ``Restrictions`` forbid: where a row must end, all else; before its least length, its end."""
         made = self.made[:count]
-        is_early, must_end = ((made < self.least[:count]).unsqueeze(1), (self.limits[:count] <= made + 1).unsqueeze(1))
+        is_early, must_end = (made < self.least[:count]).unsqueeze(1), (made >= self.last[:count]).unsqueeze(1)
         return torch.where(must_end, ~self.is_end, self.is_suppressed | (is_early & self.is_end))

@@ -13,7 +13,7 @@ from depthwise.engine.static_tables import rounded_up
 from depthwise.shapes import Bool, Int, Tensor
 
 NEVER = 2**62
-"""A limit that nobody comes to."""
+"""A step that nobody comes to."""
 
 
 def search_greedy(
@@ -56,9 +56,9 @@ def _begin(state: StaticState, first: Tensor, restrict: Restrictions) -> None:
     state.layout.tokens[:num_rows] = first
     choice.ended[num_rows:bucket] = True
     choice.least[:bucket] = restrict.num_least
-    choice.limits[:bucket] = NEVER
+    choice.last[:bucket] = NEVER
     if restrict.limits is not None:
-        choice.limits[:num_rows] = restrict.limits
+        choice.last[:num_rows] = restrict.limits - 1
     choice.is_end.zero_().index_fill_(0, restrict.ends, True)
     choice.is_suppressed.zero_()
     if restrict.suppressed is not None:

@@ -46,12 +46,14 @@ class Layout:
             static_mixer(block.mixer, arena, f"memory {layer}", rows, capacity)
             for layer, block in enumerate(self.blocks)
         ]
+        convolutions = [each for each in self.mixers if isinstance(each, StaticConvolution)]
         self.clock = Clock(
             arena,
             rows,
             capacity,
             attended={each.ring.size for each in self.mixers if isinstance(each, StaticAttention)},
-            convolved={each.ring.size for each in self.mixers if isinstance(each, StaticConvolution)},
+            convolved={each.ring.size for each in convolutions},
+            asking={each.ring.size for each in convolutions if each.asks_what_is_real},
         )
         self.positions: Float[Tensor, "L _e"] | None = None
         if prepared.embedding.embedding.positions is not None:
@@ -103,7 +105,7 @@ class Layout:
 
     def note_written(self, layers: range, chosen: Chosen) -> None:
         """The newest column of some rows is in the memories of these layers, and all before it are."""
-        ends = (chosen.of(self.clock.now) + 1).unsqueeze(1)
+        ends = chosen.of(self.clock.ends).unsqueeze(1)
         chosen.put(self.written[:, layers.start : layers.stop], ends.expand(-1, len(layers)))
 
     def _crossed(self, layer: int, entered: Tensor, chosen: Chosen) -> Tensor:
@@ -117,7 +119,7 @@ class Layout:
         columns = self.clock.late(chosen, count)
         is_new = columns >= chosen.of(self.written[:, layer]).unsqueeze(1)
         places = self.clock.places(self.states.size, chosen, columns, is_new)
-        return Missing(chosen, self.blocks[layer].enter(self.states.at(places)), columns, is_new)
+        return Missing(chosen, self.blocks[layer].enter(self.states.at(places)), columns, is_new, places)
 
     def seen(self, x: Float[Tensor, "R D"], depth: int) -> Float[Tensor, "R D"]:
         """States that have come to this depth, as the head there sees them."""

@@ -21,12 +21,14 @@ class Missing:
     """The last W columns before the newest of some rows, as they enter a mixer.
 
     Those that ``is_new`` names are written only now; the others are in the memory already, or nobody will read them.
+    ``places`` are theirs in rings for all columns.
     """
 
     chosen: Chosen
     entered: Float[Tensor, "R W D"]
     columns: Int[Tensor, "R W"]
     is_new: Bool[Tensor, "R W"]
+    places: Int[Tensor, "R W"]
 
 
 class StaticMixer(ABC):
@@ -71,7 +73,9 @@ class _WithRing(StaticMixer):
         self.ring.take_over(columns.between(0, end), end)
 
     def write(self, clock: Clock, missing: Missing) -> None:
-        places = clock.places(self.ring.size, missing.chosen, missing.columns, missing.is_new)
+        places = missing.places
+        if self.ring.size != clock.capacity:
+            places = clock.places(self.ring.size, missing.chosen, missing.columns, missing.is_new)
         self.ring.put(places.flatten(), self.mixer.written(missing.entered.flatten(0, 1)))
 
 
@@ -92,7 +96,12 @@ class StaticConvolution(_WithRing):
         written = self.mixer.written(entered)
         self.ring.put(chosen.of(clock.newest[self.ring.size]), written)
         seen = self.ring.at(chosen.of(clock.windows[self.ring.size]))
-        return self.mixer.convolved(entered, written, seen, chosen.of(clock.real[self.ring.size]))
+        real = chosen.of(clock.real[self.ring.size]) if self.asks_what_is_real else None
+        return self.mixer.convolved(entered, written, seen, real)
+
+    @property
+    def asks_what_is_real(self) -> bool:
+        return isinstance(self.mixer, ConvolutionStep) and self.mixer.options.renormalize_padding
 
 
 class StaticAverage(StaticMixer):

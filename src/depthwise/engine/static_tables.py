@@ -64,19 +64,22 @@ class Chosen:
 class Clock:
     """Which column is the newest of each row (``now``), which token of its text that is (``steps``), and where it lies.
 
-    In a ring of P places, column c lies in place c mod P, where column c - P was before. Attention sees the places that
-    hold something: ``masks``. Convolutions see all of theirs in the order of columns, ``windows``, of which those are
-    ``real`` that do not lie before the first token. Tables have a row for everybody and one that belongs to nobody.
+    ``ends`` are the columns behind it. In a ring of P places, column c lies in place c mod P, where column c - P was
+    before. Attention sees the places that hold something: ``masks``. Convolutions see all of theirs in the order of
+    columns, ``windows``, of which those are ``real`` that do not lie before the first token; some ask for that. Tables
+    have a row for everybody and one that belongs to nobody.
     """
 
-    def __init__(self, arena: Arena, num_rows: int, capacity: int, attended: Set[int], convolved: Set[int]) -> None:
+    def __init__(
+        self, arena: Arena, num_rows: int, capacity: int, attended: Set[int], convolved: Set[int], asking: Set[int]
+    ) -> None:
         def table(name: str, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return arena.table(name, num_rows + 1, *shape, dtype=dtype)
 
         sizes = {capacity, *attended, *convolved}
-        self.nobody = num_rows
-        self.counters: Int[Tensor, "B 2"] = table("counters", 2)
-        self.now, self.steps = self.counters.unbind(1)
+        self.nobody, self.capacity = num_rows, capacity
+        self.counters: Int[Tensor, "B 3"] = table("counters", 3)
+        self.now, self.steps, self.ends = self.counters.unbind(1)
         self.firsts = {size: arena.count(f"firsts {size}", num_rows + 1, size) for size in sizes}
         self.newest: dict[int, Int[Tensor, "B"]] = {size: table(f"newest {size}") for size in sizes}
         self.masks: dict[int, Float[Tensor, "B P"]] = {
@@ -84,9 +87,11 @@ class Clock:
         }
         self.windows: dict[int, Int[Tensor, "B K"]] = {size: table(f"window {size}", size) for size in convolved}
         self.real: dict[int, Bool[Tensor, "B K"]] = {
-            size: table(f"real {size}", size, dtype=torch.bool) for size in convolved
+            size: table(f"real {size}", size, dtype=torch.bool) for size in asking
         }
         self._numbers = arena.count("numbers", max(sizes))
+        self._offsets = arena.table(f"offsets {capacity}", capacity, dtype=torch.long)
+        self._offsets.copy_(self._numbers[:capacity] - capacity)
         self._orders = {size: self._order(arena, size) for size in convolved}
 
     def _order(self, arena: Arena, size: int) -> Int[Tensor, "K K"]:
@@ -108,6 +113,7 @@ class Clock:
     def start(self, count: int, length: int, padding: Int[Tensor, "B"] | None) -> None:
         """The first rows have ``length`` columns, of which the first ones may be padding."""
         self.now[:count] = self.steps[:count] = length
+        self.ends[:count] = length + 1
         if padding is not None:
             self.steps[: len(padding)] -= padding
         for size, mask in self.masks.items():
@@ -119,26 +125,28 @@ class Clock:
         """Note for the first rows where their newest column goes, and which places they see."""
         now, steps = self.now[:count], self.steps[:count]
         for size, newest in self.newest.items():
-            torch.add(self.firsts[size][:count], now % size, out=newest[:count])
+            first, place = self.firsts[size][:count], now % size
+            torch.add(first, place, out=newest[:count])
+            if size in self.windows:
+                places = self._orders[size].index_select(0, place)
+                torch.add(first.unsqueeze(1), places, out=self.windows[size][:count])
         for size, mask in self.masks.items():
             mask.view(-1).index_fill_(0, self.newest[size][:count], 0)
-        for size, window in self.windows.items():
-            places = self._orders[size].index_select(0, now % size)
-            torch.add(self.firsts[size][:count].unsqueeze(1), places, out=window[:count])
-            torch.ge(self._numbers[:size], size - 1 - steps.unsqueeze(1), out=self.real[size][:count])
+        for size, real in self.real.items():
+            torch.ge(self._numbers[:size], size - 1 - steps.unsqueeze(1), out=real[:count])
 
     def end(self, count: int) -> None:
-        self.counters[:count] += 1
+        self.counters[:count].add_(1)
 
     def late(self, chosen: Chosen, count: int) -> Int[Tensor, "R W"]:
         """The last ``count`` columns before the newest of each row."""
-        return chosen.of(self.now).unsqueeze(1) + (self._numbers[:count] - count)
+        return chosen.of(self.now).unsqueeze(1) + self._offsets[len(self._offsets) - count :]
 
     def places(
         self, size: int, chosen: Chosen, columns: Int[Tensor, "R W"], is_new: Bool[Tensor, "R W"]
     ) -> Int[Tensor, "R W"]:
         """Where columns lie in rings of a size; those that are not new, in the row of nobody."""
-        places = chosen.of(self.firsts[size]).unsqueeze(1) + columns % size
+        places = chosen.of(self.firsts[size]).unsqueeze(1) + (columns if size == self.capacity else columns % size)
         return places.where(is_new, self.newest[size][self.nobody])
 
 
