@@ -22,9 +22,10 @@ class Arena:
     def table(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A table of this shape at the beginning of the storage of this name."""
         key, size = (name, dtype or self.like.dtype), prod(shape)
-        if key not in self._storage or len(self._storage[key]) < size:
+        known = self._storage.get(key)
+        if known is None or len(known) < size:
             self._storage[key] = self.like.new_zeros(size, dtype=key[1])
-            self.num_moves += 1
+            self.num_moves += known is not None
         return self._storage[key][:size].view(shape)
 
     def count(self, name: str, size: int, step: int = 1) -> Int[Tensor, "_n"]:
