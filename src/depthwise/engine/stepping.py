@@ -87,7 +87,7 @@ class Contexts:
 
     def __init__(self, state: Known, exits: tuple[int, ...]) -> None:
         self.state, self.exits = state, exits
-        self._known_source: tuple[int, Tensor | None, Tensor | None] | None = None
+        self._known_source: tuple[Source, Tensor, Tensor | None] | None = None
 
     def whole(self) -> Context:
         """Of all rows."""
@@ -103,14 +103,14 @@ class Contexts:
         return whole if rows.are_all else _SomeRows(whole, rows.index)
 
     def _source_by_row(self) -> tuple[Tensor | None, Tensor | None]:
-        """The source of each row; it changes only when rows are dropped."""
-        source, num_rows, each = self.state.source, self.state.num_rows, self.state.rows_each
+        """The source of each row; it is another one when rows have come or gone."""
+        source, each = self.state.source, self.state.rows_each
         if source is None:
             return None, None
-        if self._known_source is None or self._known_source[0] != num_rows:
+        if self._known_source is None or self._known_source[0] is not source:
             valid = None if source.valid is None else source.valid.repeat_interleave(each, dim=0)
             states = source.states if each == 1 else source.states.repeat_interleave(each, dim=0)
-            self._known_source = num_rows, states, valid
+            self._known_source = source, states, valid
         return self._known_source[1:]
 
 
