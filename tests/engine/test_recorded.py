@@ -90,10 +90,9 @@ def test_the_whole_stack(make: Model, draw_ids: Ids, mixer: str, head: str) -> N
     """Batches of several sizes, one after the other, from the same tables."""
     model = make(head, mixer)
     recorded, plain = rehearsed(model), Decoding(model)
-    for padding in (LENGTHS, [1, -2], [0]):
+    for padding, search in ([1, -2], {}), *((LENGTHS, search) for search in SEARCHES), ([0], {}):
         ids = draw_ids(padding=padding)
-        for search in SEARCHES:
-            assert_same(run(recorded, ids, **search), run(plain, ids, **search))
+        assert_same(run(recorded, ids, **search), run(plain, ids, **search))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -102,10 +101,9 @@ def test_under_policies(make: Model, draw_ids: Ids, mixer: str, policy: str) -> 
     model = make(head, mixer, stack=DEEP, exits=EXITS[len(mixer) % 3])
     model.use_policy(POLICIES[policy](model))
     recorded, plain = rehearsed(model), Decoding(model)
-    for padding in (LENGTHS, [0]):
+    for padding, search in (LENGTHS, {}), (LENGTHS, BEAM), ([0], {}):
         ids = draw_ids(padding=padding)
-        for search in ({}, BEAM):
-            assert_same(run(recorded, ids, **search), run(plain, ids, **search))
+        assert_same(run(recorded, ids, **search), run(plain, ids, **search))
 
 
 OTHER_MODELS: dict[str, dict[str, Any]] = {
