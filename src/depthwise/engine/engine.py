@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.recorded import Graphs
 from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
 from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError
@@ -26,15 +27,16 @@ class Engine:
     its encoder computes neither padding nor tokens that have left, where that saves time (``choosing``). ``generate``
     gives the tokens of the model's own ``generate`` from a memory that is written in place. ``token_layers`` counts the
     blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
-    ``executed_by(engine.executor)``, those of any call.
+    ``executed_by(engine.executor)``, those of any call. ``graphs`` says whether text is generated from CUDA graphs:
+    "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False.
     """
 
-    def __init__(self, model: DepthwisePreTrainedModel) -> None:
+    def __init__(self, model: DepthwisePreTrainedModel, graphs: Graphs = "auto") -> None:
         self.model = model.eval()
         self.executor = ChosenEncoder()
         self._decoding: Decoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
-            self._decoding = Decoding(model)
+            self._decoding = Decoding(model, graphs)
 
     @property
     def token_layers(self) -> int:

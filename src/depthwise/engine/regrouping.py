@@ -140,6 +140,7 @@ def _joined(parts: list[Generated], order: list[int], padding: int) -> Generated
         num_steps=max(part.num_steps for part in parts),
         prompt=torch.cat([part.prompt for part in parts])[places],
         drafts=_summed([part.drafts for part in parts if part.drafts is not None]),
+        recorded=all(part.recorded for part in parts),
     )
 
 

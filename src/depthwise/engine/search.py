@@ -9,7 +9,7 @@ import torch
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.rows import on_device
 from depthwise.engine.search_options import SearchOptions
-from depthwise.engine.stepping import Stepper
+from depthwise.engine.stepping import Steps
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Int, Tensor
 
@@ -29,7 +29,7 @@ class Found:
 
 
 def search_one(
-    stepper: Stepper, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
+    stepper: Steps, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
 ) -> Found:
     """Take the most probable token, or a random one, until every sequence has ended."""
     num_rows, device = len(first), first.device

@@ -102,6 +102,7 @@ class StepCross:
     def __init__(self, cross: CrossAttention, pack: Packer) -> None:
         self.projections = cross.projections
         self.num_heads, self._pack = cross.projections.num_heads, pack
+        self.width = 2 * cross.projections.query.out_features
 
     @cached_property
     def query(self) -> Map:

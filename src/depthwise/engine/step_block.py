@@ -17,7 +17,7 @@ from depthwise.models.block import Block, Residual
 from depthwise.shapes import Float, Tensor
 
 Mixed = Callable[[Tensor], Tensor]
-"""What the mixer makes of the states that enter it."""
+"""What the mixer, or attention over a source, makes of the states that enter it."""
 
 
 class Frame:
@@ -68,10 +68,19 @@ class StepBlock:
         pending: Pending | None = None,
     ) -> Float[Tensor, "M D"]:
         """The states after this block: of one column of these rows, or of all that are pending."""
+
+        def crossed(entered: Tensor) -> Tensor:
+            assert self.cross is not None
+            assert source is not None, "a block with attention over a source was given none"
+            return self.cross.read(entered, source, rows, pending)
+
+        return self.through(x, mixed, crossed)
+
+    def through(self, x: Float[Tensor, "M D"], mixed: Mixed, crossed: Mixed) -> Float[Tensor, "M D"]:
+        """The states after this block, given what becomes of those that enter its mixer and see the source."""
         x = self.mixer_frame.leave(x, mixed(self.enter(x)))
         if self.cross is not None:
-            assert source is not None, "a block with attention over a source was given none"
-            x = self.cross_frame.leave(x, self.cross.read(self.cross_frame.enter(x), source, rows, pending))
+            x = self.cross_frame.leave(x, crossed(self.cross_frame.enter(x)))
         return self.feed_frame.leave(x, self.out(self.activation(self.hidden(self.feed_frame.enter(x)))))
 
 
