@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from depthwise.data.rows import IdRow
 from depthwise.data.store import MARKS
 from depthwise.data.tokenizers import encoded as ids_of
-from depthwise.data.words import Marks, WordMarks, encoded_with_marks
+from depthwise.data.words import Marks, TextMarks, encoded_with_marks
 from depthwise.shapes import Tensor
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "depths")
@@ -46,7 +46,7 @@ def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[np
 
 
 def marked_ids(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: WordMarks
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: TextMarks
 ) -> list[tuple[npt.NDArray[np.int64], Marks]]:
     """The ids of each text, as ``encoded`` gives them, with the mark of every id."""
     pairs = zip(*encoded_with_marks(tokenizer, texts, marks), strict=True)
