@@ -60,9 +60,16 @@ class TextMarks(ABC):
 
     def words(self, text: str) -> list[tuple[str, int]]:
         """The words of a text with their numbers."""
-        spans = spans_of(text, self.form)
-        (numbers,) = self.numbers([text], [spans])
-        return [(text[begin:end], number) for (begin, end), number in zip(spans, numbers, strict=True)]
+        (found,) = self.words_of_texts([text])
+        return found
+
+    def words_of_texts(self, texts: Sequence[str]) -> list[list[tuple[str, int]]]:
+        """The same of many texts at once."""
+        spans = [spans_of(text, self.form) for text in texts]
+        return [
+            [(text[begin:end], number) for (begin, end), number in zip(of_text, numbers, strict=True)]
+            for text, of_text, numbers in zip(texts, spans, self.numbers(texts, spans), strict=True)
+        ]
 
     def of_pieces(self, text: str, offsets: npt.NDArray[np.integer]) -> Marks:
         """The number of each piece, made from the characters ``text[start:end]``: that of the first word there."""

@@ -1,11 +1,19 @@
-"""What the folder of a run says about its model."""
+"""What the folder of a run says about its model, and where lies what runs share."""
 
+import os
 from pathlib import Path
 
 from transformers import AutoConfig
 
 from depthwise.errors import CheckpointError, ConfigError
 from depthwise.models.configuration import DepthwiseConfig
+
+CACHE_VARIABLE = "DEPTHWISE_CACHE"
+
+
+def cache_folder(given: str | None) -> Path:
+    """Where tokenised corpora are kept: as told, or as the environment says, or with the user's caches."""
+    return Path(given or os.environ.get(CACHE_VARIABLE) or "~/.cache/depthwise").expanduser()
 
 
 def run_config(folder: Path) -> DepthwiseConfig:
