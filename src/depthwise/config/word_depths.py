@@ -39,8 +39,8 @@ class WordDepthsConfig:
     every word, as in the paper (both of ``reconstruction``)."""
     depth: int | None = None
     """The depth of all words under ``fixed``."""
-    seed: int = 0
-    """Of ``random``."""
+    seed: int | None = None
+    """Of ``random``; none means that of the recipe."""
     matched: str = "tokens"
     """Whether ``random`` has as many ``tokens`` of each depth as ``mutual_information``, or as many different
     ``words``."""

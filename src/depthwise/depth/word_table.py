@@ -85,11 +85,18 @@ class WordTable:
 
 
 def word_table(
-    counts: WordCounts, options: WordDepthsConfig, *, num_layers: int, tokenizer: str, tokens: Counts | None = None
+    counts: WordCounts,
+    options: WordDepthsConfig,
+    *,
+    num_layers: int,
+    tokenizer: str,
+    tokens: Counts | None = None,
+    seed: int = 0,
 ) -> WordTable:
     """The depths of all words by the estimator that the options name.
 
-    ``tokens`` says how many tokens each word makes up in all documents, for those who look at that.
+    ``tokens`` says how many tokens each word makes up in all documents, for those who look at that; ``seed`` is that
+    of ``random`` where the options name none.
     """
     if not counts.words:
         raise DataError("there is no word to give a depth; give training data with text")
@@ -110,7 +117,7 @@ def word_table(
         beyond = float(_scaled(np.array([counts.unseen_information(options.added_count)]), options)[0])
     depths = binned(values, values, options, num_layers)
     if options.estimator == "random":
-        generator = np.random.default_rng(options.seed)
+        generator = np.random.default_rng(seed if options.seed is None else options.seed)
         if options.matched == "words":
             depths = generator.permutation(depths)
         else:

@@ -103,7 +103,8 @@ class WordDepthTask(Task):
             counter = WordCounter(WordNormalizer(self.tokenizers.source), occurrences=counts_tokens)
             counter.add(self._documents(options))
             counts = counter.counts()
-            return word_table(counts, options, **made_for, tokens=self._tokens(counts) if counts_tokens else None)
+            tokens = self._tokens(counts) if counts_tokens else None
+            return word_table(counts, options, **made_for, tokens=tokens, seed=self.recipe.seed)
         table = load_word_table(self.run_folder, **made_for)
         if table.options != options:
             raise CheckpointError(
