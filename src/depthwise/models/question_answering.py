@@ -68,7 +68,7 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             labels = objective.repeated(_labels(labels, start_positions, end_positions))
             return self._taught(encoded, labels, num_items_in_batch, objective)
-        plan = self.planned(plan, depths, input_ids)
+        plan = self.planned(plan, depths, input_ids, attention_mask)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert input_ids is not None
         assert output.last_hidden_state is not None

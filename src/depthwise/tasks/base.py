@@ -36,7 +36,7 @@ from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import least, shortened
+from depthwise.tasks.encoding import least, placed, shortened
 from depthwise.tasks.exit_training import NLL, ExitTraining, exit_training
 from depthwise.tasks.latent_training import LatentTraining, latent_training
 from depthwise.tasks.pretrained import pretrained_model
@@ -298,7 +298,7 @@ class Task(ABC):
 
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
         """What the model says about each of some rows that one batch can hold."""
-        return self.predict(model, {name: value.to(model.device) for name, value in self.collate(rows).items()})
+        return self.predict(model, placed(self.collate(rows), model.device))
 
     @property
     def searches(self) -> bool:

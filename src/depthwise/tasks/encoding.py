@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.rows import IdRow
@@ -14,12 +15,20 @@ from depthwise.data.words import Marks, TextMarks, encoded_with_marks
 from depthwise.shapes import Tensor
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "depths")
+PLANNED = ("depths", "attention_mask")
+"""What stays on the host where depths are known before the model runs: it plans there."""
 R = TypeVar("R", bound=IdRow)
 
 
 def inputs_in(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What an encoder takes of a batch: all but the labels."""
     return {name: batch[name] for name in INPUTS if name in batch}
+
+
+def placed(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """A batch to predict from, on the device of the model but for what the host plans by."""
+    kept = PLANNED if "depths" in batch else ()
+    return {name: value if name in kept else value.to(device) for name, value in batch.items()}
 
 
 def portions(rows: Sequence[R], budget: int) -> Iterator[Sequence[R]]:

@@ -38,7 +38,7 @@ from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Comparison, Score, compare_means, squad_scores, squad_values
 from depthwise.models.question_answering import DepthwiseForQuestionAnswering
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, portions, shortened
+from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, placed, portions, shortened
 from depthwise.tasks.sources import questions
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import Document, WordDepthTask
@@ -245,7 +245,7 @@ class QuestionAnswering(WordDepthTask):
         scores: list[npt.NDArray[np.float64]] = []
         depths: list[list[int]] = []
         for portion in portions(windows, self.recipe.evaluation.batch_tokens):
-            batch = {name: value.to(model.device) for name, value in self.collate(portion).items()}
+            batch = placed(self.collate(portion), model.device)
             output = model(**inputs_in(batch))
             scores += list(output.logits.double().cpu().numpy())
             depths += output.depths.tolist()

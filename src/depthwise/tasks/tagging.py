@@ -39,7 +39,7 @@ from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Comparison, Score, accuracy, entity_counts, entity_report, f1_of_counts, paired_bootstrap
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import inputs_in, least, padded_sizes, portions
+from depthwise.tasks.encoding import inputs_in, least, padded_sizes, placed, portions
 from depthwise.tasks.sources import tagged
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import Document, WordDepthTask
@@ -245,7 +245,7 @@ class Tagging(WordDepthTask):
         """All parts of all rows, in order, as batches on the device of the model."""
         parts = [part for row in rows if isinstance(row, SentenceRow) for part in row.parts]
         for portion in portions(parts, self.recipe.evaluation.batch_tokens):
-            yield {name: value.to(model.device) for name, value in self.collate(portion).items()}
+            yield placed(self.collate(portion), model.device)
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
         places = {name: number for number, name in enumerate(self.label_names)}
