@@ -111,10 +111,10 @@ def files_of(data: str, fold: int | None = None) -> tuple[str, ...]:
     return ()
 
 
-def masked_job(data: str, seed: int, fold: int | None = None) -> Job:
+def masked_job(data: str, fold: int | None = None) -> Job:
     """The masked language model of a data set, which finds depths by reconstruction."""
     known = files_of(data, fold) or tuple(f"data.{split}={name}" for split, name in _files_in_recipe(data).items())
-    name = f"faster-{data}-masked" + ("" if fold is None else f"-{seed}")
+    name = f"faster-{data}-masked" if fold is None else f"faster-{data}-cv/fold{fold}/masked"
     epochs = MASKED_EPOCHS.get(data, 15 if data.startswith("amazon16-") else 1)
     changes = (*known, f"training.max_epochs={epochs}")
     return Job(name, "masked_language_modeling/anytime", changes, (("valid", ("--split", "valid")),))
@@ -143,7 +143,7 @@ def jobs(
             fold = seed if folds else None
             changes = [f"seed={seed}", *files_of(data, fold), *method.changes, *more]
             if method.masks:
-                masked = masked_job(data, seed, fold)
+                masked = masked_job(data, fold)
                 found[masked.name] = masked
                 changes.append(f"model.word_depths.run=runs/{masked.name}")
                 changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)

@@ -70,7 +70,7 @@ def test_a_file_of_another_model(cache: NumberCache) -> None:
 def test_a_file_that_is_no_cache(cache: NumberCache) -> None:
     cache.path.parent.mkdir()
     cache.path.write_bytes(b"no database at all" * 100)
-    with pytest.raises(DataError, match="cannot be used: .*; remove it, to be made again"):
+    with pytest.raises(DataError, match=r"cannot be used: .*; remove it, to be made again"):
         cache.known([FIRST])
     with pytest.raises(DataError, match="cannot be used"):
         cache.add(ROWS)

@@ -16,7 +16,10 @@ from depthwise.models.scaled_gradients import own_factors
 
 LAYERS = 3
 DEEP = {"num_layers": LAYERS}
-HEADS = ("seq2seq", "causal_lm", "sequence_classification", "token_classification", "question_answering")
+HEADS = (
+    *("seq2seq", "causal_lm", "masked_lm"),
+    *("sequence_classification", "token_classification", "question_answering"),
+)
 EXITS: dict[str, dict[str, Any]] = {"tied": {}, "separate": {"heads": "separate"}, "shared": {"norms": "shared"}}
 NUM_ITEMS = 7
 Model = Callable[..., Any]

@@ -162,7 +162,9 @@ def test_random_depths_have_as_many_tokens_of_each_depth(tmp_path: Path) -> None
     lines = [f"{label}\t{text} {chr(97 + number % 13)}{number % 7}" for number in range(60) for label, text in PAIRS]
     found = {}
     for estimator in ("mutual_information", "random"):
-        task = task_of(tmp_path / estimator, content="".join(f"{line}\n" for line in lines), word_depths={"estimator": estimator})
+        task = task_of(
+            tmp_path / estimator, content="".join(f"{line}\n" for line in lines), word_depths={"estimator": estimator}
+        )
         store = task.store("train")
         marks = np.concatenate([store[index].marks[0] for index in range(len(store))])
         found[estimator] = np.bincount(marks[marks > 0], minlength=LAYERS + 1) / (marks > 0).sum()

@@ -78,6 +78,9 @@ def _lines(file: str, *, labelled: bool) -> Iterator[str]:
     else:
         lines = read_lines(Path(file), LineRules().max_chars)
     for number, line in enumerate(lines, start=1):
+        if isinstance(line, Fault) and line.kind == "empty":
+            yield ""
+            continue
         if isinstance(line, Fault):
             raise DataError(f"{file}:{number}: {line.message}; mend the line")
         if labelled and "\t" not in line:
