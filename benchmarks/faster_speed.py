@@ -1,9 +1,10 @@
 """How fast runs with depths known in advance are, by both executors. ``faster.py speed`` prints it.
 
-*Whole* runs all blocks for all tokens, *masked* all tokens of a batch to the depth of its deepest one (n_max), *compact*
-each token as deep as its word says. Each is timed from batches that are tokenised, with their depths, to scores;
-finding depths by reconstruction is not part of it. The *ceiling* is the number of blocks over the mean depth, the
-*efficiency* what was reached of it: how many times as fast the compact executor is as the whole stack, over the ceiling.
+*Whole* runs all blocks for all tokens, *masked* all tokens of a batch to the depth of its deepest one (n_max), and
+*compact* each token as deep as its word says. Each is timed from batches that are tokenised, with their depths, to
+scores; finding depths by reconstruction is not part of it. The *ceiling* is the number of blocks over the mean depth,
+the *efficiency* what was reached of it: how many times as fast the compact executor is as the whole stack, over the
+ceiling.
 """
 
 from collections.abc import Callable, Iterator, Sequence
