@@ -116,18 +116,19 @@ def word_table(
         values = _scaled(found, options)
         beyond = float(_scaled(np.array([counts.unseen_information(options.added_count)]), options)[0])
     depths = binned(values, values, options, num_layers)
-    if options.estimator == "random":
-        generator = np.random.default_rng(seed if options.seed is None else options.seed)
-        if options.matched == "words":
-            depths = generator.permutation(depths)
-        else:
-            assert tokens is not None
-            depths = dealt_out(depths, tokens, generator)
+    generator = np.random.default_rng(seed if options.seed is None else options.seed)
+    if options.estimator == "random" and options.matched == "words":
+        depths = generator.permutation(depths)
     once = counts.frequencies() == 1
     if options.unseen == "once" and once.any():
         unseen = rounded_mean(depths[once])
     else:  # also where no word stands in one document alone
         unseen = int(binned(np.array([beyond]), values, options, num_layers)[0])
+    if (
+        options.estimator == "random" and options.matched == "tokens"
+    ):  # words never seen are tokens too: they keep theirs
+        assert tokens is not None
+        depths = dealt_out(depths, tokens, generator)
     return _told(replace(made, depths=depths, unseen_depth=unseen, information=found, values=values))
 
 

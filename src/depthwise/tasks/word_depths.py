@@ -42,7 +42,7 @@ NO_LABEL = ""
 LEAST = 1
 KEPT = "reconstruction"
 """Where a run keeps the masked language model that its depths come from."""
-TEXTS_AT_ONCE = 256
+TEXTS_AT_ONCE = 1024
 
 Document = tuple[Iterable[str], str | None]
 T = TypeVar("T", bound=Task)
@@ -143,15 +143,17 @@ class WordDepthTask(Task):
         for example in self.corpus(split).examples(report):
             yield from ((text, spans_of(text, form)) for text in example.texts)
 
-    def _marked_texts(self, split: str, marks: TextMarks) -> Iterator[list[tuple[str, int]]]:
+    def _marked_texts(self, split: str, marks: ReconstructionMarks) -> Iterator[list[tuple[str, int]]]:
         """The words of every text with their depths; whatever was found is in the cache then."""
-        corpus = self.corpus(split)
+        corpus, path = self.corpus(split), marks.estimator.cache.path
+        path.parent.mkdir(parents=True, exist_ok=True)
         texts = self.word_texts(split, LineReport(self.rules), marks.form)
         stream = iter(shown(texts, f"masking the words of {corpus.name}", self.num_word_texts(split)))
-        while batch := list(islice(stream, TEXTS_AT_ONCE)):
-            numbers = marks.numbers([text for text, _ in batch], [spans for _, spans in batch])
-            for (text, spans), of_text in zip(batch, numbers, strict=True):
-                yield [(text[begin:end], number) for (begin, end), number in zip(spans, of_text, strict=True)]
+        with FileLock(path.with_suffix(".lock")):  # other processes find it all there
+            while batch := list(islice(stream, TEXTS_AT_ONCE)):
+                numbers = marks.numbers([text for text, _ in batch], [spans for _, spans in batch])
+                for (text, spans), of_text in zip(batch, numbers, strict=True):
+                    yield [(text[begin:end], number) for (begin, end), number in zip(spans, of_text, strict=True)]
 
     def num_word_texts(self, split: str) -> int | None:
         """How many there are at most, for a progress bar."""
@@ -163,11 +165,8 @@ class WordDepthTask(Task):
         marks = self.marks
         if not isinstance(marks, ReconstructionMarks):
             return
-        path = marks.estimator.cache.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):  # other processes find it all there
-            for _ in self._marked_texts(split, marks):
-                pass
+        for _ in self._marked_texts(split, marks):
+            pass
 
     # Words that are counted
 
