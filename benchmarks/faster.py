@@ -5,13 +5,15 @@
     python benchmarks/faster.py plan --sweep penalty --sets imdb
     python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/bert
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
+    python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
     python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
     python benchmarks/faster.py tables
 
 ``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
 docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
 cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
-tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says.
+tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``compare``
+sets the depths that two runs give the words of the same test data beside each other.
 """
 
 import argparse
@@ -256,6 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timed.add_argument("--rows", default="1,8,32")
     timed.add_argument("--most", type=int, default=256, help="texts that are timed")
     timed.add_argument("--device", default="auto")
+    both = commands.add_parser("compare")
+    both.add_argument("runs", nargs=2)
+    both.add_argument("--most", type=int, default=500, help="texts that are compared")
     commands.add_parser("tables")
     options = parser.parse_args(arguments)
     if options.command == "tables":
@@ -263,6 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.command == "folds":
         write_folds(options.files, options.into)
+        return 0
+    if options.command == "compare":
+        import faster_depths
+
+        print(*faster_depths.compared(*options.runs, options.most), sep="\n")
         return 0
     if options.command == "speed":
         speed(options.runs, [int(number) for number in options.rows.split(",")], options.most, options.device)

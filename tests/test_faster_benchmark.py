@@ -3,6 +3,7 @@
 import importlib.util
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from depthwise.config import read_recipe
 
+from .evaluation.test_word_depths import LAYERS, word_run
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def faster() -> Any:
+def faster() -> Iterator[Any]:
     sys.path.insert(0, str(FOLDER))
     try:
         spec = importlib.util.spec_from_file_location("faster_benchmark", FOLDER / "faster.py")
@@ -23,9 +26,9 @@ def faster() -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules["faster_benchmark"] = module
         spec.loader.exec_module(module)
+        yield module
     finally:
         sys.path.remove(str(FOLDER))
-    return module
 
 
 def every(faster: Any) -> list[Any]:
@@ -88,3 +91,35 @@ def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> Non
     ]
     with pytest.raises(SystemExit):
         faster.main(["plan", "--methods", "magic"])
+
+
+def test_two_runs_on_the_same_words(faster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for estimator in ("mutual_information", "frequency"):
+        (tmp_path / estimator).mkdir()
+        folders.append(str(word_run(tmp_path / estimator, estimator=estimator)))
+    capsys.readouterr()
+    assert faster.main(["compare", *folders, "--most", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert " words of 4 texts: " in lines[0]
+    cells = [[int(cell) for cell in line.split("|")[2:-2]] for line in lines[3:] if line.startswith("|")]
+    assert sum(map(sum, cells)) == int(lines[0].split()[0])
+    assert faster.main(["compare", folders[0], folders[0]]) == 0
+    assert "rank correlation 1.000" in capsys.readouterr().out
+
+
+def test_speed_by_both_executors(
+    faster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import faster_speed  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(faster_speed, "REPEATS", 1)
+    folder = word_run(tmp_path)
+    capsys.readouterr()
+    assert faster.main(["speed", str(folder), "--rows", "1,3", "--device", "cpu"]) == 0
+    *_, one, three = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (one, three)]
+    assert [row[1] for row in cells] == ["1", "3"]
+    assert cells[0][2] == cells[1][2]
+    assert 1 <= float(cells[0][3]) <= float(cells[1][3]) <= LAYERS
+    assert all(float(cell) > 0 for row in cells for cell in row[4:])
