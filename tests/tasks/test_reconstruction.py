@@ -63,7 +63,7 @@ def by_hand(estimator: Reconstruction, text: str) -> np.ndarray:
     """One word after the other, each by itself, through the model as anybody calls it."""
     tokenizer, model, found = estimator.tokenizer, estimator.model, []
     encoding = tokenizer(text, return_offsets_mapping=True)
-    ids = torch.tensor([encoding["input_ids"]])
+    ids = torch.tensor([encoding["input_ids"]], device=model.device)
     for begin, end in spans_of(text, "parted"):
         pieces = [
             place for place, (start, stop) in enumerate(encoding["offset_mapping"]) if start < end and begin < stop
