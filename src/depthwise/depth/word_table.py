@@ -124,10 +124,8 @@ def word_table(
         unseen = rounded_mean(depths[once])
     else:  # also where no word stands in one document alone
         unseen = int(binned(np.array([beyond]), values, options, num_layers)[0])
-    if (
-        options.estimator == "random" and options.matched == "tokens"
-    ):  # words never seen are tokens too: they keep theirs
-        assert tokens is not None
+    if options.estimator == "random" and options.matched == "tokens":
+        assert tokens is not None  # words never seen keep their depth: they are tokens too
         depths = dealt_out(depths, tokens, generator)
     return _told(replace(made, depths=depths, unseen_depth=unseen, information=found, values=values))
 
