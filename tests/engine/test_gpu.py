@@ -18,6 +18,7 @@ from depthwise.engine.decoding import Decoding
 from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, NoFill, Recompute
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.stepping import Stepper
+from depthwise.models.executing import executed_by
 from depthwise.models.masked import run_masked
 
 from .test_encoder import POLICIES, policy_of, said
@@ -116,6 +117,26 @@ def test_plans_known_in_advance_never_wait(build: Model, mixer: str, dtype: torc
     run_all()  # kernels are compiled and libraries loaded
     with never_waiting():
         run_all()
+
+
+@pytest.mark.parametrize("head", ["sequence_classification", "token_classification", "question_answering"])
+def test_depths_on_the_host_never_wait(build: Model, draw_ids: Ids, head: str) -> None:
+    """From ids to scores, padding included: depths and mask stay where the batch was made."""
+    here, there = twins(build(head, stack=DEEP))
+    ids = draw_ids(3, STEPS, padding=[0, 4, 2])
+    mask = (ids != PADDING).long()
+    depths = torch.randint(1, LAYERS + 1, ids.shape) * mask
+    engine, moved = Engine(there), ids.to(DEVICE)
+    engine(input_ids=moved, attention_mask=mask, depths=depths)
+    with never_waiting():
+        found = engine(input_ids=moved, attention_mask=mask, depths=depths)
+        executed = CompactEncoder()
+        with torch.inference_mode(), executed_by(executed):
+            compact = there(input_ids=moved, attention_mask=mask, depths=depths)
+    expected = here(input_ids=ids, attention_mask=mask, depths=depths)
+    for output in (found, compact, there(input_ids=moved, attention_mask=mask, depths=depths)):
+        assert_same(output.logits, expected.logits)
+        assert torch.equal(output.depths.cpu(), depths)
 
 
 @pytest.mark.parametrize("name", POLICIES)

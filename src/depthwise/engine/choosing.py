@@ -20,7 +20,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from depthwise.depth import Plan
-from depthwise.engine.encoder import CompactEncoder, planned
+from depthwise.engine.encoder import CompactEncoder, on_host, planned
 from depthwise.engine.linear_maps import can_pack
 from depthwise.models.masked import Leaving, run_leaving, run_masked
 from depthwise.models.stack import Stack, StackOutput
@@ -106,7 +106,7 @@ class MaskedEncoder:
         steps: Int[Tensor, "B T"],
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         if plan is not None:
-            plan = Plan(plan.run.to(x.device), None if plan.weight is None else plan.weight.to(x.device))
+            plan = plan.to(x.device)
             output, depths = run_masked(stack, x, plan, valid=valid), plan.depths
         elif leaving is not None:
             output, depths = run_leaving(stack, x, leaving, steps, valid=valid)
@@ -129,7 +129,9 @@ def saves_time(
     if plan is not None and tuple(plan.run.shape) != (num_blocks, *x.shape[:2]):
         return False  # the masked executor says what is wrong with it
     if plan is not None:
-        runs = plan.run if valid is None else plan.run & valid.to(plan.run.device)
+        runs = plan.run
+        if valid is not None:
+            runs = runs & (on_host(valid, plan) if runs.device.type == "cpu" else valid)
         by_layer = runs.flatten(1).sum(1).cpu()
         ran = by_layer.nonzero()
         num_blocks, num_run = int(ran.amax()) + 1 if len(ran) else 0, float(by_layer.sum())

@@ -100,7 +100,7 @@ def load_run(
 def _by_words(run: Run, task: WordDepthTask, depth: int | str | None) -> Run:
     """A run whose words have depths: as they are, or all the same one."""
     if depth is None:
-        task.word_table  # noqa: B018 (says now what is wrong with it)
+        task.marks  # noqa: B018 (says now what is wrong with them)
         return run
     if isinstance(depth, str) and depth != FULL:
         raise InputError(f"the words of {run.folder} have depths of their own; use --depth trained, full or a number")
