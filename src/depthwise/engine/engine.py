@@ -8,7 +8,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.prompts import check_model
 from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
+from depthwise.engine.request_queue import QueueOptions, RequestQueue
 from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -70,6 +72,17 @@ class Engine:
             if options.get("encoder_outputs") is not None:
                 raise InputError("encoder_outputs are of one batch; leave out rows_at_once and tokens_at_once")
             return generate_in_batches(self._decoding, room, input_ids, attention_mask, options)
+
+    def queue(self, **options: Any) -> RequestQueue:
+        """Answers requests of many threads together, each as if it were alone; see ``QueueOptions`` and ``submit``.
+
+        Until it is closed, it has the model to itself.
+        """
+        if self._decoding is None:
+            raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
+        check_model(self._decoding.model)
+        known, make = QueueOptions(**options), self._decoding.live_batch
+        return RequestQueue(lambda: make(known.max_rows, known.fill, known.max_pending), self.executor, known)
 
     @property
     def plans_sequences(self) -> bool:

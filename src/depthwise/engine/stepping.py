@@ -13,6 +13,7 @@ from depthwise.engine.prepared import Prepared
 from depthwise.engine.rows import Rows, on_device
 from depthwise.errors import InputError
 from depthwise.models.adaptive import precise
+from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -33,7 +34,7 @@ class Stepper:
     def __init__(self, prepared: Prepared, state: DecoderState, fill: Fill, policy: Policy | None) -> None:
         self.prepared, self.state, self.fill, self.policy = prepared, state, fill, policy
         self.stack, self.exits = prepared.decoder.stack, prepared.model.exit_depths
-        self._known_source: tuple[int, Tensor | None, Tensor | None] | None = None
+        self._known_source: tuple[Source, Tensor, Tensor | None] | None = None
 
     def step(self, tokens: Int[Tensor, "B"]) -> Step:
         """Feed one token of each row."""
@@ -62,14 +63,14 @@ class Stepper:
         return Context(shape=(state.num_rows, 1), exits=self.exits, steps=steps, source=source, source_valid=valid)
 
     def _source_by_row(self) -> tuple[Tensor | None, Tensor | None]:
-        """The source of each row; it changes only when rows are dropped."""
-        source, num_rows, each = self.state.source, self.state.num_rows, self.state.rows_each
+        """The source of each row; it is another one when rows have come or gone."""
+        source, each = self.state.source, self.state.rows_each
         if source is None:
             return None, None
-        if self._known_source is None or self._known_source[0] != num_rows:
+        if self._known_source is None or self._known_source[0] is not source:
             valid = None if source.valid is None else source.valid.repeat_interleave(each, dim=0)
             states = source.states if each == 1 else source.states.repeat_interleave(each, dim=0)
-            self._known_source = num_rows, states, valid
+            self._known_source = source, states, valid
         return self._known_source[1:]
 
 
