@@ -78,6 +78,8 @@ class Columns:
             table = self._table.new_zeros(self.num_rows, max(2 * (end - wanted), FIRST_CAPACITY), self.width)
             table[:, oldest - wanted : end - wanted] = self.between(oldest, end)
             self._table, self._first = table, wanted
+        elif oldest > wanted:
+            self.between(wanted, oldest).zero_()
 
     def add_rows(self, count: int) -> None:
         """So many more rows, of zeros, behind the last."""
