@@ -4,7 +4,6 @@ from transformers import PreTrainedModel
 
 from depthwise.data import BatchOptions
 from depthwise.engine import Engine
-from depthwise.errors import InputError
 from depthwise.tasks.searching import Found, Search, search_by_model
 
 
@@ -28,10 +27,7 @@ class EngineSearch:
         if self._can_generate is None:  # the same for all searches of a task
             self._can_generate = self.engine.can_generate(options)
         if not self._can_generate:
-            if self.engine.drafting is not None:
-                raise InputError(
-                    "this model searches by itself, without the engine, which drafts; leave out --lossless"
-                )
+            assert self.engine.drafting is None, "whoever drafts has been checked"
             return search_by_model(model, search)
         found = self.engine.generate(search.input_ids, search.attention_mask, **self._room, **options)
         return Found(found.sequences, found.tokens, found.depths, found.num_steps)
