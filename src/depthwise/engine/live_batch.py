@@ -1,7 +1,7 @@
 """Decoding a batch whose rows come and go: rows that have ended leave, and others take their places."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from depthwise.engine.policy_by_row import PolicyByRow
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.prompts import prompt_memories
 from depthwise.engine.requests import Request, Said
+from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.rows import on_device
 from depthwise.engine.search import drawn_from
 from depthwise.engine.stepping import Stepper
@@ -31,6 +32,22 @@ class Joining:
     arrivals: Arrivals
 
 
+@dataclass(frozen=True)
+class Group:
+    """Rows that restrict scores alike; those that look at what they have said are alone."""
+
+    rows: list[int]
+    index: Int[Tensor, "R"]
+    restrict: Restrictions
+
+    def restricted(self, scores: Float[Tensor, "R V"], num_made: list[int], requests: list[Request]) -> Tensor:
+        """Scores, changed in place, of rows that have said so many tokens."""
+        if self.restrict.looks_back:
+            return self.restrict(scores, requests[self.rows[0]].tokens, torch.zeros_like(self.index))
+        of_limit = torch.arange(len(self.rows), device=scores.device)
+        return self.restrict.each(scores, torch.tensor(num_made, device=scores.device), of_limit)
+
+
 class LiveBatch:
     """Requests that are being answered, one row each. Each is answered as it would be by itself.
 
@@ -44,6 +61,7 @@ class LiveBatch:
         self._fill: Fill = Recompute(self.state, max_pending) if self._recomputes else FILLS[fill](self.state)
         self._stepper = Stepper(prepared, self.state, self._fill, None)
         self.requests: list[Request] = []
+        self._groups: list[Group] = []
         self._fed = torch.zeros(0, dtype=torch.long, device=like.device)
 
     @property
@@ -58,11 +76,8 @@ class LiveBatch:
         for joining in arrivals:
             self.state.add(joining.arrivals)
             self._fed = torch.cat([self._fed, *(each.prompt[0, -1:] for each in joining.requests)])
-            for each in joining.requests:
-                alike = next((other for other in self.requests if each.restricts_like(other)), each)
-                each.restrict = alike.restrict
-                self.requests.append(each)
-        self._choose_policy()
+            self.requests += joining.requests
+        self._rows_have_changed()
 
     def step(self) -> list[tuple[Request, Said]]:
         """One token for every row. Those that are done are still there: ``drop`` them before the next step."""
@@ -91,7 +106,7 @@ class LiveBatch:
         order = self.state.drop(leaves)
         self.requests = [self.requests[row] for row in order.tolist()]
         self._fed = self._fed.index_select(0, on_device(order, self._fed.device))
-        self._choose_policy()
+        self._rows_have_changed()
 
     # Joining
 
@@ -129,6 +144,10 @@ class LiveBatch:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0)
         return ids, on_device(np.arange(ids.shape[1]) < lengths[:, None], ids.device), lengths
 
+    def _rows_have_changed(self) -> None:
+        self._groups = _groups(self.requests)
+        self._choose_policy()
+
     def _choose_policy(self) -> None:
         """The policy of all rows, or one that asks that of each."""
         different = _different([each.policy for each in self.requests])
@@ -143,25 +162,20 @@ class LiveBatch:
 
     def _restricted(self, scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
         """Scores by which each request chooses. A processor of scores that fails fails its own request alone."""
-        groups: dict[int, list[int]] = {}
-        for row, each in enumerate(self.requests):
-            if each.restrict.is_needed(len(each.said)):
-                groups.setdefault(id(each.restrict), []).append(row)
-        for rows in groups.values():
-            first = self.requests[rows[0]]
-            whole = len(rows) == len(scores)
-            index = torch.tensor(rows, device=scores.device)
-            part = scores if whole else scores.index_select(0, index)
-            if first.restrict.looks_back:
-                try:
-                    part = first.restrict(part, first.tokens, torch.zeros_like(index))
-                except Exception as error:
-                    first.error = error
-                    continue
-            else:
-                num_made = torch.tensor([len(self.requests[row].said) for row in rows], device=scores.device)
-                part = first.restrict.each(part, num_made, torch.zeros_like(index))
-            scores = part if whole else scores.index_copy_(0, index, part)
+        for group in self._groups:
+            num_made = [len(self.requests[row].said) for row in group.rows]
+            if not group.restrict.is_needed(min(num_made)):
+                continue
+            is_whole = len(group.rows) == len(scores)
+            part = scores if is_whole else scores.index_select(0, group.index)
+            try:
+                part = group.restricted(part, num_made, self.requests)
+            except Exception as error:
+                if not group.restrict.looks_back:
+                    raise
+                self.requests[group.rows[0]].error = error
+                continue
+            scores = part if is_whole else scores.index_copy_(0, group.index, part)
         return scores
 
     def _chosen(self, scores: Float[Tensor, "B V"]) -> Int[Tensor, "B"]:
@@ -191,3 +205,23 @@ class LiveBatch:
 def _different(policies: Sequence[Policy | None]) -> list[Policy | None]:
     """Each of these policies once."""
     return list({id(policy): policy for policy in policies}.values())
+
+
+def _groups(requests: Sequence[Request]) -> list[Group]:
+    """All rows, those together that restrict scores alike."""
+    found: list[list[int]] = []
+    for row, each in enumerate(requests):
+        alike = next((rows for rows in found if each.restricts_like(requests[rows[0]])), None)
+        if alike is None:
+            found.append([row])
+        else:
+            alike.append(row)
+    return [_group(rows, [requests[row] for row in rows]) for rows in found]
+
+
+def _group(rows: list[int], requests: Sequence[Request]) -> Group:
+    first = requests[0]
+    restrict, limits = first.restrict, [limit for each in requests for limit in each.options.limits or ()]
+    if limits and len(rows) > 1:
+        restrict = Restrictions(replace(first.options, limits=limits), first.prompt)
+    return Group(rows, torch.tensor(rows, device=first.prompt.device), restrict)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,13 +70,17 @@ class Request:
         return self.draws.next(np.zeros(1, dtype=np.int64))
 
     def restricts_like(self, other: "Request") -> bool:
-        """Whether both restrict scores alike, whatever they have said."""
+        """Whether both restrict scores alike, whatever they have said, but for the limits that they have."""
         if self.restrict.looks_back or other.restrict.looks_back:
             return False
-        ours, theirs = (
-            replace(each.options, generators=None, max_new_tokens=None, max_length=None) for each in (self, other)
-        )
-        return self.restrict.num_least == other.restrict.num_least and ours == theirs
+        limited = self.options.limits is None, other.options.limits is None
+        return limited[0] == limited[1] and self._kind == other._kind
+
+    @cached_property
+    def _kind(self) -> tuple[int, SearchOptions]:
+        """How it restricts scores, limits aside."""
+        cleared = replace(self.options, generators=None, limits=None, max_new_tokens=None, max_length=None)
+        return self.restrict.num_least, cleared
 
     @property
     def tokens(self) -> Int[Tensor, "1 M"]:
