@@ -12,6 +12,7 @@ threshold are less than 1e-4 apart. Such ties are counted; any other difference 
 
 import argparse
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -188,6 +189,12 @@ def is_tie(engine: Engine, asked: Asked, policy: Policy | None, threshold: float
     return len({int(drawn_from(scores[step] / 1.2, (drawn + by).reshape(1))) for by in (-TIE, TIE)}) > 1
 
 
+def size_of(answer: Answer) -> int:
+    """Bytes of an answer; Python has each small number only once."""
+    parts = (answer, answer.__dict__, answer.tokens, answer.depths, answer.scores, *answer.scores)
+    return sum(map(sys.getsizeof, parts))
+
+
 def resident() -> float:
     """Mebibytes that this process holds now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / MEBIBYTE
@@ -227,9 +234,11 @@ def main() -> None:
         f"queue of {options.rows} rows: {len(answers):,} requests, {num_tokens:,} tokens in {seconds:.1f} s, "
         f"{num_tokens / seconds:,.0f} tokens/s"
     )
+    kept = sum(map(size_of, answers)) / MEBIBYTE
     console.print(
         f"memory: {before:.0f} MiB before, at most {max(memory):.0f} after, by tenths: "
         + " ".join(f"{size:.0f}" for size in memory)
+        + f"; of these, the answers that are kept here take {kept:.0f} in the end"
     )
 
     begin = time.perf_counter()

@@ -69,9 +69,9 @@ class LiveSources:
             self._layers[layer] = columns, np.ones(len(states), dtype=bool)
         columns, is_written = self._layers[layer]
         if not is_written.all():
-            missing = on_device(np.flatnonzero(~is_written), states.device)
-            values = cross.written(states.index_select(0, missing))
-            columns.between(0, self._longest).index_copy_(0, missing, values)
+            missing, longest = on_device(np.flatnonzero(~is_written), states.device), self.lengths[~is_written].max()
+            values = cross.written(states[:, :longest].index_select(0, missing))
+            columns.between(0, longest).index_copy_(0, missing, values)
             is_written[:] = True
         return LiveSource(columns.between(0, self._longest), self._mask)
 
