@@ -16,7 +16,7 @@ from depthwise.config import parse_policy
 from depthwise.depth import Policy, SequenceExit, build_policy
 from depthwise.engine import Engine, columns
 from depthwise.engine.decoding import Decoding
-from depthwise.engine.live_batch import LiveBatch
+from depthwise.engine.live_batch import Joining, LiveBatch
 from depthwise.engine.requests import Request, request_of
 from depthwise.errors import InputError
 
@@ -60,7 +60,10 @@ def alone(model: Any, ids: Tensor, policy: Policy | None, fill: str = "deferred"
 
 
 class Crowd:
-    """Requests with random sources or prompts and options, which join and leave a batch at random times."""
+    """Requests with random sources or prompts and options, which join and leave a batch at random times.
+
+    Some are made ready together but join later.
+    """
 
     def __init__(self, model: Any, seed: int, policies: list[Policy | None], fill: str = "deferred") -> None:
         torch.manual_seed(seed)
@@ -69,6 +72,7 @@ class Crowd:
         self.batch: LiveBatch = Decoding(model).live_batch(4, fill, 3)
         self.asked: list[tuple[Request, Tensor, dict[str, Any], int]] = []
         self.called_off: set[int] = set()
+        self.later: list[Joining] = []
         self.most_columns = self.most_rows = 0
 
     def join(self, count: int) -> None:
@@ -79,7 +83,13 @@ class Crowd:
             request = request_of(self.model, ids, policy, self._with_generator(options, seed))
             self.asked.append((request, ids, options, seed))
             found.append(request)
-        self.batch.admit(self.batch.arrivals(found))
+        for joining in self.batch.arrivals(found):
+            places = list(range(len(joining.requests)))
+            self.choose.shuffle(places)
+            cut = self.choose.randint(1, len(places))
+            self.batch.admit([joining.those(places[:cut])])
+            if places[cut:]:
+                self.later.append(joining.those(places[cut:]))
 
     def _drawn(self) -> tuple[Tensor, dict[str, Any]]:
         choose = self.choose
@@ -95,8 +105,11 @@ class Crowd:
 
     def run(self, total: int, most: int) -> None:
         """Answer so many requests, at most some at a time; now and then one is called off."""
-        while len(self.asked) < total or len(self.batch):
-            room = min(most - len(self.batch), total - len(self.asked))
+        while len(self.asked) < total or len(self.batch) or self.later:
+            num_later = sum(len(joining.requests) for joining in self.later)
+            room = min(most - len(self.batch) - num_later, total - len(self.asked))
+            if self.later and (not len(self.batch) or self.choose.random() < 0.5):
+                self.batch.admit([self.later.pop()])
             if room and (not len(self.batch) or self.choose.random() < 0.4):
                 self.join(self.choose.randint(1, room))
             self.batch.step()

@@ -31,6 +31,13 @@ class Joining:
     requests: list[Request]
     arrivals: Arrivals
 
+    def those(self, wanted: list[int]) -> "Joining":
+        """Some of them, by their places."""
+        if len(wanted) == len(self.requests):
+            return self
+        device = self.requests[0].prompt.device
+        return Joining([self.requests[place] for place in wanted], self.arrivals.those(np.array(wanted), device))
+
 
 @dataclass(frozen=True)
 class Group:
@@ -62,6 +69,7 @@ class LiveBatch:
         self._stepper = Stepper(prepared, self.state, self._fill, None)
         self.requests: list[Request] = []
         self._groups: list[Group] = []
+        self._has_changed = False
         self._fed = torch.zeros(0, dtype=torch.long, device=like.device)
 
     @property
@@ -77,10 +85,12 @@ class LiveBatch:
             self.state.add(joining.arrivals)
             self._fed = torch.cat([self._fed, *(each.prompt[0, -1:] for each in joining.requests)])
             self.requests += joining.requests
-        self._rows_have_changed()
+        self._has_changed = True
 
     def step(self) -> list[tuple[Request, Said]]:
         """One token for every row. Those that are done are still there: ``drop`` them before the next step."""
+        if self._has_changed:
+            self._groups, self._stepper.policy, self._has_changed = _groups(self.requests), self._policy(), False
         made = self._stepper.step(self._fed)
         scores = made.logits.float()
         by_model = scores.log_softmax(-1)
@@ -106,7 +116,7 @@ class LiveBatch:
         order = self.state.drop(leaves)
         self.requests = [self.requests[row] for row in order.tolist()]
         self._fed = self._fed.index_select(0, on_device(order, self._fed.device))
-        self._rows_have_changed()
+        self._has_changed = True
 
     # Joining
 
@@ -144,19 +154,13 @@ class LiveBatch:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0)
         return ids, on_device(np.arange(ids.shape[1]) < lengths[:, None], ids.device), lengths
 
-    def _rows_have_changed(self) -> None:
-        self._groups = _groups(self.requests)
-        self._choose_policy()
-
-    def _choose_policy(self) -> None:
+    def _policy(self) -> Policy | None:
         """The policy of all rows, or one that asks that of each."""
         different = _different([each.policy for each in self.requests])
-        if len(different) < 2:
-            self._stepper.policy = different[0] if different else None
-            return
+        if len(different) == 1:
+            return different[0]
         numbers = {id(policy): number for number, policy in enumerate(different)}
-        of_row = np.array([numbers[id(each.policy)] for each in self.requests])
-        self._stepper.policy = PolicyByRow(different, of_row)
+        return PolicyByRow(different, np.array([numbers[id(each.policy)] for each in self.requests]))
 
     # Choosing tokens
 
@@ -209,14 +213,10 @@ def _different(policies: Sequence[Policy | None]) -> list[Policy | None]:
 
 def _groups(requests: Sequence[Request]) -> list[Group]:
     """All rows, those together that restrict scores alike."""
-    found: list[list[int]] = []
+    found: dict[str, list[int]] = {}
     for row, each in enumerate(requests):
-        alike = next((rows for rows in found if each.restricts_like(requests[rows[0]])), None)
-        if alike is None:
-            found.append([row])
-        else:
-            alike.append(row)
-    return [_group(rows, [requests[row] for row in rows]) for rows in found]
+        found.setdefault(each.kind, []).append(row)
+    return [_group(rows, [requests[row] for row in rows]) for rows in found.values()]
 
 
 def _group(rows: list[int], requests: Sequence[Request]) -> Group:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.live_sources import LiveSources
@@ -27,6 +28,15 @@ class Arrivals:
     earlier: Sequence[Memory] = ()
     source: Float[Tensor, "M S D"] | None = None
     source_lengths: np.ndarray | None = None
+
+    def those(self, wanted: np.ndarray, device: torch.device) -> "Arrivals":
+        """Some of these rows, with no more columns than they have."""
+        lengths, index = self.lengths[wanted], on_device(wanted, device)
+        if self.source is not None:
+            assert self.source_lengths is not None
+            return Arrivals(lengths, (), self.source.index_select(0, index), self.source_lengths[wanted])
+        width = int(lengths.max())
+        return Arrivals(lengths, [past.keep(index).recent(width) for past in self.earlier] if width else ())
 
 
 class LiveState(DecoderState):

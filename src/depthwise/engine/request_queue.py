@@ -19,12 +19,15 @@ import torch
 
 from depthwise.depth import Policy
 from depthwise.engine.fills import MAX_PENDING, check_fill
-from depthwise.engine.live_batch import LiveBatch
+from depthwise.engine.live_batch import Joining, LiveBatch
 from depthwise.engine.requests import request_of
 from depthwise.engine.tickets import OnToken, Ticket
 from depthwise.errors import InputError, QueueError
 from depthwise.models.executing import Executor, executed_by
 from depthwise.shapes import Int, Tensor
+
+AHEAD = 4
+"""How many times as many requests are made ready as are worth joining."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,10 @@ class QueueOptions:
     max_wait: float = 0.01
     """Seconds for which a free row may wait for more requests, so that they join together; and the time of a step."""
     join_at_once: int | None = None
-    """Requests that are worth joining without waiting for others; none stands for an eighth of the rows."""
+    """Requests that are worth joining without waiting for others; none stands for an eighth of the rows.
+
+    Four times as many are made ready at once: their sources encoded, their prompts run.
+    """
     max_waiting: int | None = None
     """Requests that may wait; one more is a ``QueueError``."""
     fill: str = "deferred"
@@ -56,6 +62,15 @@ class QueueOptions:
         return min(self.join_at_once or max(1, self.max_rows // 8), self.max_rows)
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A request that may join: where it stands among those that were made ready with it."""
+
+    ticket: Ticket
+    joining: Joining
+    place: int
+
+
 class RequestQueue:
     """Answers requests of any thread in a thread of its own, which has the model to itself until the queue is closed.
 
@@ -68,6 +83,7 @@ class RequestQueue:
         self._batch = make_batch()
         self._model = self._batch.model
         self._waiting: deque[Ticket] = deque()
+        self._ready: deque[_Ready] = deque()
         self._running: dict[int, Ticket] = {}
         self._changed = threading.Condition()
         self._is_closed = self._calls_all_off = self._has_cancelled = False
@@ -96,7 +112,7 @@ class RequestQueue:
             if self._is_closed:
                 raise QueueError("the queue is closed and takes no more requests; open another one")
             most = self.options.max_waiting
-            if most is not None and len(self._waiting) >= most and self.num_waiting >= most:
+            if most is not None and len(self._waiting) + len(self._ready) >= most and self.num_waiting >= most:
                 raise QueueError(f"{most} requests are waiting, which is as many as may; ask again later")
             self._waiting.append(ticket)
             self._changed.notify_all()
@@ -106,7 +122,8 @@ class RequestQueue:
     @property
     def num_waiting(self) -> int:
         with self._changed:
-            return sum(not ticket.future.cancelled() for ticket in self._waiting)
+            found = (*self._waiting, *(ready.ticket for ready in self._ready))
+        return sum(not ticket.future.cancelled() for ticket in found)
 
     @property
     def num_running(self) -> int:
@@ -154,22 +171,27 @@ class RequestQueue:
         """Waits until there is something to do; false where there never will be."""
         with self._changed:
             while not (self._running or self._has_cancelled or self._calls_all_off or self._num_joining()):
-                if self._is_closed and not self._waiting:
+                if self._is_closed and not (self._waiting or self._ready):
                     return False
                 since, wait = self._room_since, self.options.max_wait
                 self._changed.wait(None if since is None else max(0.0, since + wait - time.monotonic()))
-            return bool(self._running or self._waiting or not self._is_closed)
+            return bool(self._running or self._waiting or self._ready or not self._is_closed)
 
-    def _next(self) -> list[Ticket]:
-        """The requests that join now."""
+    def _next(self) -> int:
+        """How many requests join now. Others are made ready with them, so that this is worth it."""
         with self._changed:
-            found = [self._waiting.popleft() for _ in range(self._num_joining())]
-            self._room_since = None if found else self._room_since
-            return found
+            count = self._num_joining()
+            self._room_since = None if count else self._room_since
+            missing = count - len(self._ready)
+            most = max(missing, AHEAD * self.options.worth_joining)
+            found = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))] if missing > 0 else []
+        self._make_ready(found)
+        return count
 
     def _num_joining(self) -> int:
         """For how many free rows there are requests that are worth it, or all there are when one was free for long."""
-        num_able = min(self.options.max_rows - len(self._running), len(self._waiting))
+        num_all = len(self._waiting) + len(self._ready)
+        num_able = min(self.options.max_rows - len(self._running), num_all)
         if num_able == 0:
             self._room_since = None
             return 0
@@ -177,46 +199,57 @@ class RequestQueue:
         self._room_since = now if self._room_since is None else self._room_since
         is_worth_it = num_able >= self.options.worth_joining
         is_time = now - self._room_since >= self.options.max_wait
-        nobody_else_comes = self._is_closed and num_able == len(self._waiting)
+        nobody_else_comes = self._is_closed and num_able == num_all
         return num_able if is_worth_it or is_time or nobody_else_comes else 0
 
     def _let_cancelled_go(self) -> None:
         with self._changed:
-            called_off: list[Ticket] = []
-            if self._calls_all_off:
-                called_off, self._waiting = list(self._waiting), deque()
-            elif self._has_cancelled:
-                called_off = [ticket for ticket in self._waiting if ticket.future.cancelled()]
-                self._waiting = deque(ticket for ticket in self._waiting if not ticket.future.cancelled())
-            is_needed = self._calls_all_off or self._has_cancelled
+            if not (self._calls_all_off or self._has_cancelled):
+                return
             self._has_cancelled = False
-        if not is_needed:
-            return
+            tickets = [*self._waiting, *(ready.ticket for ready in self._ready)]
         if self._calls_all_off:
-            for ticket in (*called_off, *self._running.values()):
+            for ticket in (*tickets, *self._running.values()):
                 ticket.cancel()
-        for ticket in called_off:
+        with self._changed:
+            gone = {ticket for ticket in tickets if ticket.future.cancelled()}
+            self._waiting = deque(ticket for ticket in self._waiting if ticket not in gone)
+            self._ready = deque(ready for ready in self._ready if ready.ticket not in gone)
+        for ticket in gone:
             ticket.finish()
         self._leave([ticket for ticket in self._running.values() if ticket.future.cancelled()])
 
-    def _admit(self, newcomers: list[Ticket]) -> None:
-        """Let them join together or, where that cannot be, one by one, so that each has its own error."""
-        if not newcomers:
+    def _make_ready(self, tickets: list[Ticket]) -> None:
+        """Compute what they begin from, together or, where that cannot be, one by one: each then has its own error."""
+        if not tickets:
             return
+        of_request = {id(ticket.request): ticket for ticket in tickets}
         try:
-            arrivals = self._batch.arrivals([ticket.request for ticket in newcomers])
+            found = self._batch.arrivals([ticket.request for ticket in tickets])
         except Exception as error:
-            if len(newcomers) > 1:
-                for ticket in newcomers:
-                    self._admit([ticket])
+            if len(tickets) > 1:
+                for ticket in tickets:
+                    self._make_ready([ticket])
             else:
-                newcomers[0].request.error = error
-                newcomers[0].finish()
+                tickets[0].request.error = error
+                tickets[0].finish()
             return
-        for ticket in newcomers:
-            self._running[id(ticket.request)] = ticket
-            ticket.begin()
-        self._batch.admit(arrivals)
+        with self._changed:
+            for joining in found:
+                places = enumerate(joining.requests)
+                self._ready.extend(_Ready(of_request[id(request)], joining, place) for place, request in places)
+
+    def _admit(self, count: int) -> None:
+        """Let so many of those that are ready join."""
+        with self._changed:
+            joining = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+        parts: dict[int, tuple[Joining, list[int]]] = {}
+        for ready in joining:
+            parts.setdefault(id(ready.joining), (ready.joining, []))[1].append(ready.place)
+            self._running[id(ready.ticket.request)] = ready.ticket
+            ready.ticket.begin()
+        if parts:
+            self._batch.admit([whole.those(places) for whole, places in parts.values()])
 
     def _step(self) -> None:
         for request, said in self._batch.step():

@@ -69,18 +69,16 @@ class Request:
         assert self.draws is not None
         return self.draws.next(np.zeros(1, dtype=np.int64))
 
-    def restricts_like(self, other: "Request") -> bool:
-        """Whether both restrict scores alike, whatever they have said, but for the limits that they have."""
-        if self.restrict.looks_back or other.restrict.looks_back:
-            return False
-        limited = self.options.limits is None, other.options.limits is None
-        return limited[0] == limited[1] and self._kind == other._kind
-
     @cached_property
-    def _kind(self) -> tuple[int, SearchOptions]:
-        """How it restricts scores, limits aside."""
-        cleared = replace(self.options, generators=None, limits=None, max_new_tokens=None, max_length=None)
-        return self.restrict.num_least, cleared
+    def kind(self) -> str:
+        """How it restricts scores, whatever it has said: the same words for requests that do so alike.
+
+        Limits are left out, but for whether there is one. Whoever looks at what was said is alike to nobody.
+        """
+        if self.restrict.looks_back:
+            return str(id(self))
+        plain = replace(self.options, generators=None, limits=None, max_new_tokens=None, max_length=None)
+        return f"{self.options.limits is None} {self.restrict.num_least} {plain}"
 
     @property
     def tokens(self) -> Int[Tensor, "1 M"]:
