@@ -45,9 +45,9 @@ class Outcome:
     token_layers: int
     """Those of the tokens that came out; with drafts, others ran too: ``layers_run`` counts all."""
     flops: int
+    predictions: tuple[str, ...] = field(default=(), repr=False)
     drafts: Drafts | None = None
     layers_run: int | None = None
-    predictions: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def mean_depth(self) -> float | None:
@@ -96,7 +96,7 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
     drafted: dict[str, Any] = {}
     if run.engine.drafting is not None:
         drafted = {"drafts": run.engine.drafts, "layers_run": run.engine.generated_layers}
-    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, predictions=texts, **drafted)
+    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, texts, **drafted)
 
 
 def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -> int:
