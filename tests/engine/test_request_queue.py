@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.engine import Engine, RequestQueue, Said
+from depthwise.engine import Drafting, Engine, RequestQueue, Said
 from depthwise.errors import InputError, QueueError
 
 from .test_live_batch import alone, model_of, policy_of
@@ -324,7 +324,8 @@ def test_bad_options_of_a_queue(model: Any, options: dict[str, Any], sentence: s
 def test_models_without_a_queue(model: Any) -> None:
     with pytest.raises(InputError, match="generates nothing; call the engine itself"):
         Engine(model_of("token_classification", "attention", num_labels=2)).queue()
-    model.train()
+    with pytest.raises(InputError, match="a queue drafts nothing; open that of an engine without drafting"):
+        Engine(model, Drafting(2)).queue()
     engine = Engine(model)
     model.train()
     try:

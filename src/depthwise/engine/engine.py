@@ -92,6 +92,8 @@ class Engine:
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
         check_model(self._decoding.model)
+        if self.drafting is not None:
+            raise InputError("a queue drafts nothing; open that of an engine without drafting")
         known, make = QueueOptions(**options), self._decoding.live_batch
         return RequestQueue(lambda: make(known.max_rows, known.fill, known.max_pending), self.executor, known)
 
