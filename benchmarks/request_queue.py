@@ -28,7 +28,9 @@ from torch import Tensor
 from depthwise.config import ConfidenceConfig, FixedDepthConfig
 from depthwise.depth import Policy, State, Visit, build_policy
 from depthwise.engine import Answer, Engine, RequestQueue
-from depthwise.engine.search import drawn_from
+from depthwise.engine.restrictions import sampling_processors
+from depthwise.engine.search import DRAWN_AT_ONCE, drawn_from
+from depthwise.engine.search_options import SearchOptions
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
@@ -185,8 +187,15 @@ def is_tie(engine: Engine, asked: Asked, policy: Policy | None, threshold: float
     if asked.seed is None:
         first, second = scores[step][0].topk(2).values.tolist()
         return first - second < TIE
-    drawn = torch.rand(32 * (step // 32 + 1), dtype=torch.float64, generator=asked.options()["generators"][0])[step]
-    return len({int(drawn_from(scores[step] / 1.2, (drawn + by).reshape(1))) for by in (-TIE, TIE)}) > 1
+    given = asked.options()
+    drawn = torch.rand(
+        DRAWN_AT_ONCE * (step // DRAWN_AT_ONCE + 1), dtype=torch.float64, generator=given["generators"][0]
+    )
+    sampled = scores[step]
+    for process in sampling_processors(SearchOptions(**given)):
+        sampled = process(asked.ids.unsqueeze(0), sampled)
+    around = [(drawn[step] + by).clamp(0, 1).reshape(1) for by in (-TIE, 0, TIE)]
+    return len({int(drawn_from(sampled, number)) for number in around}) > 1
 
 
 def size_of(answer: Answer) -> int:
