@@ -292,3 +292,25 @@ def test_recorded_steps_follow_changed_weights(build: Model, draw_ids: Ids) -> N
     found = recorded.generate(ids, max_new_tokens=6)
     assert not torch.equal(found.tokens, before.tokens)
     assert torch.equal(found.tokens, Decoding(model, graphs=False).generate(ids, max_new_tokens=6).tokens)
+
+
+@pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
+def test_a_queue(build: Model, mixer: str, head: str) -> None:
+    """Requests of many lengths, greedy and sampled, through a queue: each is what the CPU says of it alone."""
+    model = build(head, mixer, stack=DEEP, exits={}, tied_embeddings="none")
+    model.use_policy(BySign())
+    here, there = twins(model)
+    there.use_policy(BySign())
+    rows = [torch.randint(4, 17, (1 + number % 7,)) for number in range(12)]
+    several: list[dict[str, Any]] = [{"max_new_tokens": 2 + number % 9} for number in range(len(rows))]
+
+    def options(number: int) -> dict[str, Any]:
+        drawn = {"do_sample": True, "generators": [torch.Generator().manual_seed(number)]}
+        return several[number] | (drawn if number % 3 == 0 else {})
+
+    with Engine(there).queue(max_rows=4) as queue:
+        tickets = [queue.submit(ids, **options(number)) for number, ids in enumerate(rows)]
+    for number, (ids, ticket) in enumerate(zip(rows, tickets, strict=True)):
+        expected = Decoding(here).generate(ids.unsqueeze(0), torch.ones(1, len(ids)), **options(number))
+        assert list(ticket.result(0).tokens) == expected.tokens[0].tolist()
+        assert list(ticket.result(0).depths) == expected.depths[0].tolist()

@@ -14,9 +14,11 @@ import torch
 from depthwise.engine.beam import search_beam
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
+from depthwise.engine.live_batch import LiveBatch
 from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
 from depthwise.engine.lossless_search import search_lossless
 from depthwise.engine.prepared import Model, Prepared
+from depthwise.engine.prompts import check_model, prompt_memories
 from depthwise.engine.recorded import Graphs, RecordedDecoding, Searched, fixed_depth
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.search import search_one
@@ -24,10 +26,9 @@ from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.static_state import StaticState
 from depthwise.engine.stepping import Stepper
 from depthwise.errors import InputError
-from depthwise.memory import DecodeState, Memory
+from depthwise.memory import Memory
 from depthwise.models.generation import left_padded
 from depthwise.models.inputs import check_ids, valid_tokens
-from depthwise.models.masked import run_leaving
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -113,13 +114,7 @@ class Decoding:
         """
         check_fill(fill, max_pending)
         model = self.model
-        if "decoder" in model.latent_layers():
-            raise InputError(
-                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
-                "remove the layers that it does not use: depthwise prune"
-            )
-        if model.training:
-            raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
+        check_model(model)
         begin, search = self._now(), SearchOptions.of(model.generation_config, options)
         if lossless is not None:
             check_lossless(model, lossless, num_drafted, search)
@@ -164,6 +159,10 @@ class Decoding:
             recorded=is_recorded,
         )
 
+    def live_batch(self, max_rows: int, fill: str, max_pending: int) -> LiveBatch:
+        """An empty batch whose rows come and go, ready for about so many."""
+        return LiveBatch(self._ready(max_rows), fill, max_pending)
+
     def _now(self) -> float:
         """Seconds on a clock, once the device has done what it was given."""
         if self.model.device.type == "cuda":
@@ -194,22 +193,10 @@ class Decoding:
         return Start(prompt, None if valid is None or bool(valid.all()) else valid)
 
     def _earlier(self, prepared: Prepared, start: Start, fill: str) -> Sequence[Memory]:
-        """What all but the last token of a prompt leave behind, by the masked executor; nothing where there are none.
-
-        Each runs as deep as the policy says, or all the way if what is skipped would be recomputed anyway.
-        """
-        ids, decoder = start.prompt[:, :-1], prepared.decoder
-        if ids.shape[1] == 0:
-            return ()
-        valid = None if start.valid is None else start.valid[:, :-1]
-        x, leaving = decoder.embedding(ids, valid), self.model.leaving()
-        if leaving is None or fill == "recompute":
-            output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
-        else:
-            steps = ((torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1).clamp(min=0)
-            output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
-        assert output.memories is not None
-        return [layer.past for layer in output.memories]
+        """What prompts leave behind; they run all the way if what is skipped would be recomputed anyway."""
+        return prompt_memories(
+            prepared, start.prompt, start.valid, None if fill == "recompute" else self.model.leaving()
+        )
 
     def _state(
         self,

@@ -8,8 +8,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.lossless import Drafting, Drafts
+from depthwise.engine.prompts import check_model
 from depthwise.engine.recorded import Graphs
 from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
+from depthwise.engine.request_queue import QueueOptions, RequestQueue
 from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError
 from depthwise.models.causal_lm import DepthwiseForCausalLM
@@ -29,10 +32,16 @@ class Engine:
     blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
     ``executed_by(engine.executor)``, those of any call. ``graphs`` says whether text is generated from CUDA graphs:
     "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False.
+
+    With ``drafting``, whatever is generated is decoded losslessly (see ``lossless``); ``drafts`` says how that went so
+    far, and ``generated_layers`` how many blocks new tokens ran, rejected ones included.
     """
 
-    def __init__(self, model: DepthwisePreTrainedModel, graphs: Graphs = "auto") -> None:
-        self.model = model.eval()
+    def __init__(
+        self, model: DepthwisePreTrainedModel, graphs: Graphs = "auto", drafting: Drafting | None = None
+    ) -> None:
+        self.model, self.drafting = model.eval(), drafting
+        self.drafts, self.generated_layers = Drafts(), 0
         self.executor = ChosenEncoder()
         self._decoding: Decoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
@@ -66,12 +75,35 @@ class Engine:
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
         room = Room(rows_at_once, tokens_at_once)
+        if self.drafting is not None:
+            options = {"lossless": self.drafting.depth, "num_drafted": self.drafting.num_drafted, **options}
         with executed_by(self.executor):
             if input_ids is None or room == Room():
-                return self._decoding.generate(input_ids, attention_mask, **options)
-            if options.get("encoder_outputs") is not None:
+                found = self._decoding.generate(input_ids, attention_mask, **options)
+            elif options.get("encoder_outputs") is not None:
                 raise InputError("encoder_outputs are of one batch; leave out rows_at_once and tokens_at_once")
-            return generate_in_batches(self._decoding, room, input_ids, attention_mask, options)
+            else:
+                found = generate_in_batches(self._decoding, room, input_ids, attention_mask, options)
+        self.generated_layers += found.num_token_layers
+        self.drafts += Drafts() if found.drafts is None else found.drafts
+        return found
+
+    def queue(self, **options: Any) -> RequestQueue:
+        """Answers requests of many threads together, each as if it were alone; see ``QueueOptions`` and ``submit``.
+
+        Until it is closed, it has the model to itself.
+        """
+        if self._decoding is None:
+            raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
+        check_model(self._decoding.model)
+        if self.drafting is not None:
+            raise InputError("a queue drafts nothing; open that of an engine without drafting")
+        known, make = QueueOptions(**options), self._decoding.live_batch
+        return RequestQueue(lambda: make(known.max_rows, known.fill, known.max_pending), self.executor, known)
+
+    def forget_counts(self) -> None:
+        """Count drafts and the blocks of new tokens from here on."""
+        self.drafts, self.generated_layers = Drafts(), 0
 
     @property
     def plans_sequences(self) -> bool:

@@ -6,7 +6,7 @@ batches of similar length, and decoded in others: of similar depth. Their encode
 
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -146,10 +146,7 @@ def _joined(parts: list[Generated], order: list[int], padding: int) -> Generated
 
 def _summed(parts: list[Drafts]) -> Drafts | None:
     """How drafting went in all batches; none where nothing was drafted."""
-    if not parts:
-        return None
-    counted = (astuple(part) for part in parts)
-    return Drafts(*map(sum, zip(*counted, strict=True)))
+    return sum(parts, Drafts()) if parts else None
 
 
 def _stacked(parts: list[Tensor], filler: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from depthwise.engine.linear_maps import Packer
 from depthwise.engine.rows import Pending, Rows
-from depthwise.engine.step_attention import AttentionStep, SourceMemory, StepCross
+from depthwise.engine.step_attention import AttentionStep, SeenSource, StepCross
 from depthwise.engine.step_mixers import AverageStep, ConvolutionStep, FullConvolutionStep, StepMixer
 from depthwise.mixers import CNN, AverageAttention, Mixer, SelfAttention
 from depthwise.mixers.projected import ProjectedConv
@@ -63,7 +63,7 @@ class StepBlock:
         self,
         x: Float[Tensor, "M D"],
         mixed: Mixed,
-        source: SourceMemory | None,
+        source: SeenSource | None,
         rows: Rows,
         pending: Pending | None = None,
     ) -> Float[Tensor, "M D"]:

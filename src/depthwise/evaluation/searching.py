@@ -27,6 +27,7 @@ class EngineSearch:
         if self._can_generate is None:  # the same for all searches of a task
             self._can_generate = self.engine.can_generate(options)
         if not self._can_generate:
+            assert self.engine.drafting is None, "whoever drafts has been checked"
             return search_by_model(model, search)
         found = self.engine.generate(search.input_ids, search.attention_mask, **self._room, **options)
         return Found(found.sequences, found.tokens, found.depths, found.num_steps)
