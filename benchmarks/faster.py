@@ -5,6 +5,7 @@
     python benchmarks/faster.py plan --sweep penalty --sets imdb
     python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/bert
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
+    python benchmarks/faster.py depths --sets trec,mr
     python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
     python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
     python benchmarks/faster.py tables
@@ -12,8 +13,9 @@
 ``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
 docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
 cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
-tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``compare``
-sets the depths that two runs give the words of the same test data beside each other.
+tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``depths``
+says how deep words of test data run by tables, before anything is trained, and ``compare`` sets the depths that two
+runs give the same words beside each other.
 """
 
 import argparse
@@ -261,6 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     both = commands.add_parser("compare")
     both.add_argument("runs", nargs=2)
     both.add_argument("--most", type=int, default=500, help="texts that are compared")
+    before = commands.add_parser("depths")
+    before.add_argument("--sets", default="trec,mr")
+    before.add_argument("--estimators", default="mutual_information,random,frequency")
+    before.add_argument("--most", type=int, default=2000, help="texts that are looked at")
+    before.add_argument("extra", nargs="*", help="changes of all recipes")
     commands.add_parser("tables")
     options = parser.parse_args(arguments)
     if options.command == "tables":
@@ -268,6 +275,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.command == "folds":
         write_folds(options.files, options.into)
+        return 0
+    if options.command == "depths":
+        import faster_depths
+
+        recipes = [recipe_of(data) for data in options.sets.split(",")]
+        for line in faster_depths.tabled(recipes, options.estimators.split(","), options.most, options.extra):
+            print(line, flush=True)
         return 0
     if options.command == "compare":
         import faster_depths

@@ -1,12 +1,19 @@
-"""Depths of two runs on the same words: mutual information against reconstruction. ``faster.py compare`` prints it."""
+"""Depths of words before anything is trained, and of two runs on the same words.
 
-from collections.abc import Iterator
+``faster.py depths`` prints the first, ``faster.py compare`` the second: mutual information against reconstruction, say.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from depthwise.config import read_recipe
 from depthwise.evaluation import open_run
 from depthwise.evaluation.evaluating import read_examples
+from depthwise.tasks import open_task
 
 SHOWN = 3
 """Texts that are shown word by word."""
@@ -32,6 +39,25 @@ def compared(first: str, second: str, most: int) -> Iterator[str]:
     for number in range(min(SHOWN, len(texts))):
         pairs = zip(words[0][number], words[1][number], strict=True)
         yield " ".join(f"{word}:{one}/{other}" for (word, one), (_, other) in pairs)
+
+
+def tabled(recipes: Sequence[str], estimators: Sequence[str], most: int, changes: Sequence[str]) -> Iterator[str]:
+    """Mean depth of tokens of test texts, and the mean of the deepest of each text (n_max), by tables of words."""
+    yield "| recipe | estimator | mean depth | n_max | words never seen | share of tokens with each depth (%) |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for recipe in recipes:
+        for estimator in estimators:
+            asked = read_recipe(recipe, [f"model.word_depths.estimator={estimator}", *changes])
+            with tempfile.TemporaryDirectory() as folder:
+                task: Any = open_task(asked, Path(folder, "run"))
+                store = task.store("test")
+            rows = [store[number] for number in range(min(most, len(store)))]
+            depths = task.collate(rows)["depths"]
+            counts = np.bincount(depths[depths > 0].numpy(), minlength=task.options.encoder.num_layers + 1)[1:]
+            mean = (counts * np.arange(1, len(counts) + 1)).sum() / counts.sum()
+            shares = " ".join(f"{share:.1f}" for share in 100 * counts / counts.sum())
+            deepest = depths.amax(1).double().mean().item()
+            yield f"| {recipe} | {estimator} | {mean:.2f} | {deepest:.2f} | {task.word_table.unseen_depth} | {shares} |"
 
 
 def _ranks_alike(depths: np.ndarray) -> float:

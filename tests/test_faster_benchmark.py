@@ -126,3 +126,22 @@ def test_speed_by_both_executors(
     assert cells[0][2] == cells[1][2]
     assert 1 <= float(cells[0][3]) <= float(cells[1][3]) <= LAYERS
     assert all(float(cell) > 0 for row in cells for cell in row[4:])
+
+
+def test_depths_before_training(faster: Any, tmp_path: Path) -> None:
+    import faster_depths  # type: ignore[import-not-found]
+
+    (tmp_path / "x.tsv").write_text("a\tred red green\nb\tblue green\na\tred\nb\tblue blue one\n")
+    recipe = {
+        "task": "text_classification",
+        "data": {**dict.fromkeys(("train", "test"), str(tmp_path / "x.tsv")), "cache": str(tmp_path)},
+        "tokenizer": {"kind": "word", "vocab_size": 20},
+        "model": {"width": 8, "encoder": {"num_layers": 3, "num_heads": 2}, "word_depths": {}},
+        "training": {"max_updates": 1},
+    }
+    (tmp_path / "recipe.yaml").write_text(faster.yaml.safe_dump(recipe))
+    *_, line = faster_depths.tabled([str(tmp_path / "recipe.yaml")], ["mutual_information"], 10, [])
+    _, _, mean, deepest, _, shares = (cell.strip() for cell in line.strip("|").split("|"))
+    # red, blue and the ends behind them run 1 block; green and one run more, and so do the ends of their texts
+    assert 1 < float(mean) < float(deepest) <= 3
+    assert sum(map(float, shares.split())) == pytest.approx(100, abs=0.2)

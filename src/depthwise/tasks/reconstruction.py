@@ -96,10 +96,10 @@ class Reconstruction:
         """What is lost of each word (row) at each depth (column), for all texts; 0 of words that leave no piece."""
         found = self._texts(texts, spans)
         keys = [text.key for text in found]
-        known = self.cache.known(list(dict.fromkeys(keys)))
-        for key in [key for key, text in zip(keys, found, strict=True) if len(known.get(key, ())) != text.num_words]:
-            known.pop(key, None)
-        missing = {key: text for key, text in zip(keys, found, strict=True) if key not in known}
+        distinct = dict(zip(keys, found, strict=True))
+        kept = self.cache.known(list(distinct))
+        known = {key: rows for key, rows in kept.items() if len(rows) == distinct[key].num_words}
+        missing = {key: text for key, text in distinct.items() if key not in known}
         for portion in self._portions(missing):
             computed = dict(zip(portion, self._computed([missing[key] for key in portion]), strict=True))
             self.cache.add(computed)
