@@ -164,6 +164,31 @@ def test_exits_learn_so_too(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+def test_gates_learn_in_float32(translation: dict[str, Any], trials: Trials, dtype: torch.dtype) -> None:
+    options = with_model(translation, latent={"sides": ["encoder", "decoder"]})
+    for side in ("encoder", "decoder"):
+        options["model"][side]["norm"] = "pre"
+    ours, theirs = trials(options, dtype)
+    for trial in (ours, theirs):
+        assert trial.task.latent is not None
+        trial.task.latent.attach(trial.model)  # type: ignore[arg-type]
+        trial.task.latent.advance(0, torch.device("cpu"))
+    expected = theirs(theirs.batch())
+    for _ in range(4):
+        assert_near(ours(ours.batch()), expected, 2 * TOLERANCE[dtype])
+    assert ours.recorder.num_recorded == 1
+    logits = [name for name in expected if name.endswith("latent.logits")]
+    assert len(logits) == 2
+    for name in logits:
+        assert bool(expected[name].all())
+        torch.testing.assert_close(
+            ours(ours.batch())[name], expected[name], rtol=0.2, atol=float(expected[name].abs().max()) / 10
+        )
+    twins = ours.passes._learners
+    assert sum(twin.dtype == torch.float32 for twin in twins) == 2
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_states_are_halves_and_losses_are_not(
     translation: dict[str, Any], trials: Trials, norm: str, dtype: torch.dtype

@@ -91,6 +91,8 @@ class StackConfig:
     activation_dropout: float = 0.0
     input_dropout: float = 0.0
     """Dropout before the in-projection of a convolution."""
+    layer_dropout: float = 0.0
+    """Chance of every layer of being left out in training, for a whole batch (LayerDrop, Fan et al. 2020)."""
 
     def kernel_size(self, layer: int) -> int | None:
         """Kernel width (or attention window) of a layer; none where there is no limit."""

@@ -156,7 +156,7 @@ _COUNTS = (
     *("num_layers", "num_heads", "ffn_width", "kernel_heads", "conv_width", "max_positions"),
 )
 _PROBABILITIES = (
-    *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect"),
+    *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect", "layer_dropout"),
     "classifier_dropout",
 )
 

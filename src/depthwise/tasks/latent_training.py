@@ -111,8 +111,7 @@ class LatentTraining:
             probabilities, samples = layers.probabilities.float(), layers.samples(layers.drawn).float()
             divergence = self._divergence(layers.logits, probabilities, samples, is_grown)
             languages = batch.get(LANGUAGES[side])
-            own = divergence[0] if len(divergence) == 1 or languages is None else divergence[languages].mean()
-            total = total + beta * own
+            total = total + beta * _of_languages(divergence, languages)
             used = (probabilities if self.options.utilisation == "probabilities" else samples).mean(0)
             if self.options.target_depth is not None:
                 target = self.options.target_depth[number if len(self.options.target_depth) > 1 else 0]
@@ -182,6 +181,14 @@ def latent_training(recipe: Recipe, model: ModelConfig) -> LatentTraining | None
     if problems:
         raise ConfigError("recipe", problems)
     return LatentTraining(recipe.training, model, recipe.seed)
+
+
+def _of_languages(divergence: Float[Tensor, "G"], languages: Tensor | None) -> Float[Tensor, ""]:
+    """The mean over the languages that occur in a batch, however many rows each has."""
+    if len(divergence) == 1 or languages is None:
+        return divergence[0]
+    occurs = torch.zeros_like(divergence).index_fill(0, languages, 1)
+    return (divergence * occurs).sum() / occurs.sum()
 
 
 def _written(place: Tensor | None, fresh: Tensor, device: torch.device) -> Tensor:
