@@ -15,6 +15,7 @@ from depthwise.config.depth_parsing import parse_policy, placement_problems
 from depthwise.config.latent import MODEL_RULES as LATENT_RULES
 from depthwise.config.model import (
     ACTIVATIONS,
+    CONNECTIONS,
     EXIT_HEADS,
     EXIT_NORMS,
     FFN_INITS,
@@ -141,6 +142,7 @@ _CHOICES = {
     "mixer": MIXERS,
     "kernel_normalization": KERNEL_NORMALIZATIONS,
     "norm": NORMS,
+    "connections": CONNECTIONS,
     "ffn_init": FFN_INITS,
     "activation": ACTIVATIONS,
     "positions": POSITIONS,

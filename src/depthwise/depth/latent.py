@@ -105,7 +105,7 @@ class LatentLayers(nn.Module):
 
     def forward(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> LatentGates:
         """The gates of a pass over rows in these languages, numbered as in ``languages``."""
-        rows = self._rows(languages, num_rows)
+        rows = self.rows_of(languages, num_rows)
         whole = self.options.whole_layer
         if self.training:
             noise = self.noise
@@ -122,7 +122,8 @@ class LatentLayers(nn.Module):
         noise = logistic_noise(self.logits.shape, device=self.logits.device, generator=self._generator)
         return LatentGates(weight=_by_row(self.samples(noise), rows), whole=whole)
 
-    def _rows(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> Int[Tensor, "B"] | None:
+    def rows_of(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> Int[Tensor, "B"] | None:
+        """The number of each row's language; none where all have the same gates."""
         if len(self.languages) <= 1:
             return None
         name = f"{'source' if self.side == 'encoder' else 'target'}_languages"

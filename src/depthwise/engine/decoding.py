@@ -75,6 +75,16 @@ def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = No
     return Decoding(model).generate(input_ids, attention_mask, **options)
 
 
+def check_runs_every_layer(model: Model) -> None:
+    """Raises ``InputError`` where steps of a decoder are more than one block behind the other."""
+    assert model.model.decoder is not None
+    gates = model.latent_layers()
+    if "decoder" in gates or any(len(of_side.languages) > 1 for of_side in gates.values()):
+        raise InputError("layers of this model have gates, which Decoding does not look at; use Engine.generate")
+    if model.model.decoder.stack.dense is not None:
+        raise InputError("the engine has no steps for dense connections; use the model's own generate")
+
+
 class Decoding:
     """Generates with one model. What is made ready of its weights is kept until they change."""
 
@@ -105,11 +115,7 @@ class Decoding:
         and verified by the layers above it (see ``lossless``). Tokens are those of the whole stack.
         """
         check_fill(fill, max_pending)
-        if "decoder" in self.model.latent_layers():
-            raise InputError(
-                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
-                "remove the layers that it does not use: depthwise prune"
-            )
+        check_runs_every_layer(self.model)
         if self.model.training:
             raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
         begin, search = self._now(), SearchOptions.of(self.model.generation_config, options)

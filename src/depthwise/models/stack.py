@@ -10,6 +10,7 @@ from depthwise.config import StackConfig
 from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
 from depthwise.models.block import Block, Source
+from depthwise.models.dense import DenseConnections
 from depthwise.models.scaled_gradients import run_scaled
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -49,6 +50,9 @@ class Stack(nn.Module):
         )
         self.block_of = None if config.shared_layers is None else [*map(config.block_of, range(config.num_layers))]
         self.layer_dropout = config.layer_dropout
+        self.dense: DenseConnections | None = None
+        if config.connections == "dense":
+            self.dense = DenseConnections(config.num_layers, width, config.norm_epsilon)
         self.final_norm = nn.LayerNorm(width, eps=config.norm_epsilon) if config.has_final_norm else None
         self.exit_norms = nn.ModuleDict()
         if config.has_final_norm:
@@ -99,6 +103,8 @@ class Stack(nn.Module):
         limit = self.num_layers if num_layers is None else num_layers
         if self.training and self.layer_dropout:
             gates = self._with_dropout(gates, x)
+        before = None if self.dense is None else self.dense.begin()
+        x = x if before is None else before.after(x)
         hidden, memories = [x], []
         gate: Gate | bool = True
         for layer in range(limit):
@@ -122,6 +128,7 @@ class Stack(nn.Module):
                 )
             else:
                 memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
+            x = x if before is None else before.after(x)
             if state is not None:
                 kept = memory if state.remembers_all else block.mixer.forget(memory)
                 memories.append(LayerMemory(kept, written))

@@ -1,7 +1,7 @@
 """Multilingual translation: one model for several pairs of languages, which is told the language to write.
 
-Every batch of training is of one pair, or mixes all; pairs are drawn by temperature. Scores are given for every pair, and their mean
-is the one that is quoted.
+Every batch of training is of one pair, or mixes all; pairs are drawn by temperature. Scores are given for every pair,
+and their mean is the one that is quoted.
 """
 
 from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ class HalfStates:
     """Half-precision twins of the parameters of a model, and a way to run the model on them.
 
     Parameters that are tied have one twin. The twins learn: gradients of a pass are theirs. Those of queries, keys and
-    values lie side by side, so that one product makes all three. Logits of gates, a handful of numbers, stay in float32.
+    values lie side by side, so that one product makes all three. Logits of gates, which are few, stay in float32.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
