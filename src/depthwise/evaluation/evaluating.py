@@ -170,6 +170,7 @@ def settings(
     words = task.word_options if isinstance(task, WordDepthTask) else None
     return {
         **({} if words is None else {"word_depths": as_dict(words)}),
+        **({} if task.recipe.evaluation.gates is None else {"gates": task.recipe.evaluation.gates}),
         "precision": precision,
         "depth": depth,
         "policy": None if policy is None else policy_dict(policy),

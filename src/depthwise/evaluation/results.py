@@ -79,10 +79,13 @@ def result_path(folder: Path, name: str) -> Path:
 
 
 def result_name(split: str, settings: Mapping[str, Any]) -> str:
-    """What results are called unless somebody says otherwise: by their split and, where it is not full, their depth."""
+    """What results are called unless somebody says otherwise: by their split, their gates where they were chosen,
+    and their depth where it is not full."""
     policy, depth = settings.get("policy"), settings.get("depth")
     if policy is not None:
         return f"{split}-{in_file_names(parse_policy(policy))}"
+    if settings.get("gates") is not None:
+        split = f"{split}-{settings['gates']}"
     return split if depth is None else f"{split}-depth-{depth}"
 
 
