@@ -114,7 +114,7 @@ def test_the_wanted_depth_is_the_mean_over_languages() -> None:
     )
     layers = model.latent_layers()["decoder"]
     found = float(passed(by_samples, model, 1))
-    assert found == pytest.approx(0.1 * (float(layers.samples(layers.drawn).detach().mean(0).sum()) - 3) ** 2)
+    assert found == pytest.approx(0.1 * (float(layers.drawn.samples.detach().mean(0).sum()) - 3) ** 2)
 
 
 def test_an_aggregated_prior_waits_until_the_weight_is_grown() -> None:

@@ -107,9 +107,10 @@ class LatentTraining:
         beta, depth_weight, sharing_weight, is_grown = self._numbers.unbind()
         total = beta.new_zeros(())
         for number, (side, layers) in enumerate(self._layers.items()):
-            assert layers.drawn is not None
-            probabilities, samples = layers.probabilities.float(), layers.samples(layers.drawn).float()
-            divergence = self._divergence(layers.logits, probabilities, samples, is_grown)
+            drawn = layers.drawn
+            assert drawn is not None
+            probabilities, samples = drawn.probabilities.float(), drawn.samples.float()
+            divergence = self._divergence(drawn.logits, probabilities, samples, is_grown)
             languages = batch.get(LANGUAGES[side])
             total = total + beta * _of_languages(divergence, languages)
             used = (probabilities if self.options.utilisation == "probabilities" else samples).mean(0)
@@ -156,12 +157,12 @@ class LatentTraining:
                 for name, probability, sample in zip(
                     layers.languages or ("all",),
                     layers.probabilities.detach(),
-                    layers.samples(layers.drawn).detach(),
+                    layers.samples(layers.noise).detach(),
                     strict=True,
                 )
             }
             for side, layers in self._layers.items()
-            if layers.drawn is not None
+            if layers.noise is not None
         }
 
 
