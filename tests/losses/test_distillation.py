@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from depthwise.losses import student_divergence
+from depthwise.losses import student_divergence, teacher_divergence
 
 
 def logs(*rows: list[float]) -> torch.Tensor:
@@ -67,3 +67,14 @@ def test_impossible_types() -> None:
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(*(torch.autograd.grad(loss.sum(), scores)[0] for loss in (found, expected)))
     assert student_divergence(logs([0.5, 0.5]), logs([1.0, 0.0])).tolist() == [math.inf]
+
+
+def test_the_other_direction_weighs_by_the_teacher() -> None:
+    scores = torch.randn(3, 4, 7, dtype=torch.float64, requires_grad=True)
+    student, teacher = scores.log_softmax(-1), torch.randn(3, 4, 7, dtype=torch.float64).log_softmax(-1)
+    torch.testing.assert_close(teacher_divergence(student, teacher), student_divergence(teacher, student).detach())
+    torch.autograd.gradcheck(lambda scores: teacher_divergence(scores.log_softmax(-1), teacher), scores)
+    (gradient,) = torch.autograd.grad(teacher_divergence(student, student).sum(), scores)
+    torch.testing.assert_close(gradient, torch.zeros_like(scores))
+    assert teacher_divergence(logs([0.5, 0.5]), logs([1.0, 0.0])).tolist() == [math.log(2)]
+    assert teacher_divergence(logs([1.0, 0.0]), logs([0.5, 0.5])).tolist() == [math.inf]

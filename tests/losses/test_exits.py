@@ -20,6 +20,7 @@ from depthwise.losses import (
     label_smoothed_cross_entropy,
     student_divergence,
     summed_over_items,
+    teacher_divergence,
 )
 from depthwise.models.adaptive import AdaptiveHead
 from depthwise.models.language_head import HeadTransform, LanguageHead
@@ -162,7 +163,7 @@ def test_exits_without_weight_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("tokens_at_once", [3, None])
-@pytest.mark.parametrize("targets", [ExitTargets(), ExitTargets(smoothing=0.2), ExitTargets(from_last=True)])
+@pytest.mark.parametrize("targets", [ExitTargets(), ExitTargets(smoothing=0.2), ExitTargets(from_last=1.0)])
 def test_statistics(tokens_at_once: int | None, targets: ExitTargets) -> None:
     """Of all exits, those without weight included, whatever they learn from."""
     states, heads, weights = some_states(), some_heads(tied=False), [0.0, 1.0, 0.0]
@@ -262,21 +263,26 @@ def test_one_head_scores_a_choice_once() -> None:
 @pytest.mark.parametrize("tokens_at_once", [3, None])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("last", [0.0, 2.0])
-def test_exits_learn_from_the_last(tokens_at_once: int | None, tied: bool, last: float) -> None:
+@pytest.mark.parametrize(("share", "divergence"), [(1.0, "student"), (0.3, "student"), (0.6, "teacher")])
+def test_exits_learn_from_the_last(
+    tokens_at_once: int | None, tied: bool, last: float, share: float, divergence: str
+) -> None:
     states, heads = some_states(), some_heads(tied)
     found = exit_cross_entropy(
         states,
         heads,
         LABELS,
         [1.0, 3.0, last],
-        targets=ExitTargets(smoothing=0.1, from_last=True),
+        targets=ExitTargets(smoothing=0.1, from_last=share, divergence=divergence),
         tokens_at_once=tokens_at_once,
     )
     scores = [head(state)[LABELS != IGNORED] for head, state in zip(heads, states, strict=True)]
     teacher = scores[-1].log_softmax(-1).detach()
-    parts = [student_divergence(one.log_softmax(-1), teacher).mean() for one in scores[:2]]
-    of_labels = label_smoothed_cross_entropy(heads[-1](states[-1]), LABELS, 0.1).loss
-    expected = (parts[0] + 3 * parts[1] + last * of_labels) / (4 + last)
+    diverge = {"student": student_divergence, "teacher": teacher_divergence}[divergence]
+    taught = [diverge(one.log_softmax(-1), teacher).mean() for one in scores[:2]]
+    told = [label_smoothed_cross_entropy(head(x), LABELS, 0.1).loss for head, x in zip(heads, states, strict=True)]
+    parts = [share * taught[exit_] + (1 - share) * told[exit_] for exit_ in range(2)]
+    expected = (parts[0] + 3 * parts[1] + last * told[2]) / (4 + last)
     torch.testing.assert_close(found.loss, expected, **CLOSE)
     assert_same(gradients(found.loss, states, heads), gradients(expected, states, heads), **CLOSE)
     assert found.num_tokens.tolist() == [NUM_LABELS] * 3
@@ -284,7 +290,7 @@ def test_exits_learn_from_the_last(tokens_at_once: int | None, tied: bool, last:
 
 def test_choice_and_teacher() -> None:
     states, heads = some_states(), some_heads(tied=True)
-    found = exit_cross_entropy(states, heads, LABELS, chosen=CHOSEN, targets=ExitTargets(from_last=True))
+    found = exit_cross_entropy(states, heads, LABELS, chosen=CHOSEN, targets=ExitTargets(from_last=1.0))
     log_probs = torch.stack([head(state).log_softmax(-1) for head, state in zip(heads, states, strict=True)])
     by_exit = [student_divergence(one, log_probs[-1]) for one in log_probs[:2]]
     by_exit.append(F.cross_entropy(log_probs[-1].movedim(-1, 1), LABELS, reduction="none"))
@@ -565,7 +571,7 @@ def test_bad_smoothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["numbers", "tensor", "choice"])
-@pytest.mark.parametrize("targets", [ExitTargets(smoothing=0.1, over_others=True), ExitTargets(from_last=True)])
+@pytest.mark.parametrize("targets", [ExitTargets(smoothing=0.1, over_others=True), ExitTargets(from_last=1.0)])
 @pytest.mark.parametrize("statistics", [False, True])
 def test_nothing_is_looked_at(how: str, targets: ExitTargets, statistics: bool) -> None:
     """Tensors of the meta device hold no values: whoever asks for one fails."""
@@ -588,7 +594,7 @@ def test_nothing_is_looked_at(how: str, targets: ExitTargets, statistics: bool) 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixes", [False, True])
-@pytest.mark.parametrize("targets", [ExitTargets(smoothing=0.1), ExitTargets(from_last=True)])
+@pytest.mark.parametrize("targets", [ExitTargets(smoothing=0.1), ExitTargets(from_last=1.0)])
 @pytest.mark.parametrize("statistics", [False, True])
 def test_a_cuda_graph_repeats_it(mixes: bool, targets: ExitTargets, statistics: bool) -> None:
     """With other states, labels, weights, choices and counts than those it was recorded with."""

@@ -120,8 +120,8 @@ def test_numbers_and_several_labels(build: Model, draw_batch: Batch, num_labels:
     chosen = torch.tensor([[0], [2], [2]])
     mixed = taught(model, batch, chosen=chosen)
     assert_same(mixed.exit_nll.sum() / NUM_ITEMS, mixed.loss.detach())
-    with pytest.raises(InputError, match="numbers have none; set distill to false"):
-        taught(model, batch, weights=(1, 1, 1), targets=ExitTargets(from_last=True))
+    with pytest.raises(InputError, match="numbers have none; set distill to 0"):
+        taught(model, batch, weights=(1, 1, 1), targets=ExitTargets(from_last=1.0))
 
 
 # I11
@@ -171,7 +171,14 @@ def test_paths_are_drawn(pair: Any) -> None:
 # Other targets, and blocks that are left out
 
 
-@pytest.mark.parametrize("targets", [ExitTargets(smoothing=0.2, over_others=True), ExitTargets(from_last=True)])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ExitTargets(smoothing=0.2, over_others=True),
+        ExitTargets(from_last=1.0),
+        ExitTargets(smoothing=0.1, from_last=0.4, divergence="teacher"),
+    ],
+)
 def test_small_heads_learn_what_large_ones_learn(build: Model, draw_batch: Batch, targets: ExitTargets) -> None:
     """Both ways through the exits agree: that of classifiers, and that which never holds all scores."""
     from depthwise.losses import class_exits, exit_cross_entropy

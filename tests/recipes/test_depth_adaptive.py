@@ -43,11 +43,12 @@ POLICIES = [f"{kind}-{oracle}" for kind in KINDS for oracle in ("likelihood", "c
 BEST = "poisson-correctness"
 WEIGHTS = {"linear": "linear", "sqrt": "sqrt", "inverse-sqrt": "inverse_sqrt", "inverse": "inverse"}
 ABLATIONS = [f"aligned-{row}" for row in (*WEIGHTS, "gradients", "separate", "subset")]
+DISTILLED = "aligned-distilled"
 MIXED = ("mixed-1", "mixed-3", "mixed-6")
 ROWS = {
     "iwslt14": (*ABLATIONS, *MIXED, *POLICIES, f"{BEST}-frozen", f"{BEST}-joint"),
     "wmt14-en-fr": tuple(POLICIES),
-    **dict.fromkeys(AT_HAND, (*MIXED, *(f"{row}-frozen" for row in POLICIES), BEST, "confidence-frozen")),
+    **dict.fromkeys(AT_HAND, (*MIXED, *(f"{row}-frozen" for row in POLICIES), BEST, "confidence-frozen", DISTILLED)),
 }
 """Those beside ``aligned`` and the shallow models, which every set has."""
 RECIPES = {known.name: known for known in built_in() if known.name.startswith("translation/dat-")}
@@ -166,6 +167,13 @@ def test_exits_are_trained_like_the_ordinary_model(data: str, row: str) -> None:
 @pytest.mark.parametrize("data", SETS)
 def test_aligned(data: str) -> None:
     assert exits_of(recipe_of(data, "aligned")) == ExitTrainingConfig(objective="aligned", weights="equal")
+
+
+@pytest.mark.parametrize("data", AT_HAND)
+def test_distilled(data: str) -> None:
+    recipe = recipe_of(data, DISTILLED)
+    assert exits_of(recipe) == ExitTrainingConfig(distill=0.5, distill_divergence="teacher")
+    assert options_of(recipe) == options_of(recipe_of(data, "aligned"))
 
 
 @pytest.mark.parametrize(("row", "weights"), WEIGHTS.items())

@@ -68,7 +68,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     "mixed": {"objective": "mixed", "paths": 2},
     "rotational": {"weights": "layerskip", "curriculum": "rotational", "curriculum_every": 2},
     "gradual": {"weights": "inverse", "curriculum": "gradual", "curriculum_share": 0.5},
-    "distill": {"distill": True, "weights": [1, 0.5, 2]},
+    "distill": {"distill": 1, "weights": [1, 0.5, 2]},
     "scaled": {"gradient_scale": 0.5, "layer_dropout": "layerskip"},
     "layerdrop": {"layer_dropout": "layerdrop"},
     "layerskip": {"layer_dropout": "layerskip", "layer_dropout_chance": 0.3, "layer_dropout_grows": True},

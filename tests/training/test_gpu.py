@@ -20,7 +20,7 @@ EXITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "aligned": ({}, {"curriculum": "gradual"}),
     "mixed": ({}, {"objective": "mixed", "paths": 2, "layer_dropout": "layerskip", "layer_dropout_grows": True}),
     "rotational": ({}, {"curriculum": "rotational", "weights": [1, 1, 0]}),
-    "distilled": ({}, {"distill": True}),
+    "distilled": ({}, {"distill": 0.5}),
     "sequence": ({"kind": "sequence"}, {}),
     "token": ({"kind": "token", "smoothing": 2.0}, {}),
     "poisson": ({"kind": "poisson_binomial"}, {}),

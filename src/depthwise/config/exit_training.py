@@ -15,6 +15,7 @@ from depthwise.errors import Problem
 OBJECTIVES = ("aligned", "mixed")
 WEIGHTS = ("equal", "linear", "sqrt", "inverse_sqrt", "inverse", "layerskip")
 CURRICULA = ("none", "rotational", "gradual")
+DISTILL_DIVERGENCES = ("student", "teacher")
 LAYER_DROPOUTS = ("none", "layerdrop", "layerskip")
 WITHOUT_PARAMETERS = (FixedDepthConfig, ConfidenceConfig, PatienceConfig)
 
@@ -38,8 +39,11 @@ class ExitTrainingConfig:
     """The share of training after which all exits count (``gradual``)."""
     paths: int = 1
     """How often exits are drawn for every token (``mixed``)."""
-    distill: bool = False
-    """Exits learn from what the last one says, and only that one from labels (FastBERT)."""
+    distill: float = 0.0
+    """The share of what exits learn from what the last one says; the rest is from labels. With 1 only the last has
+    labels (FastBERT), which is for models that are trained already: from scratch all exits agree on nothing."""
+    distill_divergence: str = "student"
+    """KL(exit ‖ last) as in FastBERT, ``student``, or KL(last ‖ exit), ``teacher``."""
     freeze: bool = False
     """Train exits and policy alone: heads and norms that an exit has for itself. All else stays as it is."""
     policy_weight: float = 1.0
@@ -64,6 +68,10 @@ def _weights(value: str | tuple[float, ...]) -> str | None:
     return f"{list(value)} are no weights of exits; give numbers from 0 on that are not all 0"
 
 
+def _part(value: float) -> str | None:
+    return None if 0 <= value <= 1 else f"{value} is out of range; give a number from 0 to 1"
+
+
 def _share(value: float) -> str | None:
     return None if 0 < value <= 1 else f"{value} is out of range; give a number above 0, and at most 1"
 
@@ -76,6 +84,8 @@ RULES: Rules = {
     "curriculum_every": partial(at_least, 1),
     "curriculum_share": _share,
     "paths": partial(at_least, 1),
+    "distill": _part,
+    "distill_divergence": partial(choice, DISTILL_DIVERGENCES),
     "policy_weight": partial(at_least, 0),
     "gradient_scale": partial(at_least, 0),
     "layer_dropout": partial(choice, LAYER_DROPOUTS),
@@ -99,6 +109,8 @@ def without_effect(options: ExitTrainingConfig) -> Iterator[Problem]:
         yield from idle(("paths",), "with objective aligned")
         if options.weights != "layerskip":
             yield from idle(("weight_scale",), "without weights layerskip")
+    if not options.distill:
+        yield from idle(("distill_divergence",), "without distill")
     if options.curriculum != "rotational":
         yield from idle(("curriculum_every",), "without curriculum rotational")
     if options.curriculum != "gradual":

@@ -8,7 +8,7 @@ from depthwise.losses.cross_entropy import (
     summed_over_items,
     token_cross_entropy,
 )
-from depthwise.losses.distillation import student_divergence
+from depthwise.losses.distillation import student_divergence, teacher_divergence
 from depthwise.losses.exits import ExitLoss, ExitStatistics, ExitTargets, exit_cross_entropy
 from depthwise.losses.label_smoothing import SmoothedLoss, label_smoothed_cross_entropy
 
@@ -26,5 +26,6 @@ __all__ = [
     "number_exits",
     "student_divergence",
     "summed_over_items",
+    "teacher_divergence",
     "token_cross_entropy",
 ]

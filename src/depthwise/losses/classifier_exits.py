@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from depthwise.errors import InputError
 from depthwise.kernels.weights import at_least_float32
 from depthwise.losses.cross_entropy import IGNORED, check_labels, summed_over_items
-from depthwise.losses.distillation import student_divergence
+from depthwise.losses.distillation import DIVERGENCES
 from depthwise.losses.exits import LABELS, ExitLoss, ExitStatistics, ExitTargets, exit_shares
 from depthwise.losses.label_smoothing import label_smoothed_cross_entropy
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -37,13 +37,17 @@ def class_exits(
     for index, of_exit in enumerate(scores):
         own = labels.masked_fill(~here[index], IGNORED)
         log_probs = at_least_float32(of_exit).log_softmax(-1)
-        if targets.from_last and index < len(scores) - 1:
-            learned = student_divergence(log_probs, teacher).masked_fill(~here[index], 0.0).sum()
-        else:
+        share = targets.from_last if index < len(scores) - 1 else 0.0
+        learned = log_probs.new_zeros(())
+        if share:
+            divergence = DIVERGENCES[targets.divergence](log_probs, teacher)
+            learned = share * divergence.masked_fill(~here[index], 0.0).sum()
+        if share < 1:
             one = labels.new_ones(())
-            learned = label_smoothed_cross_entropy(
+            labelled = label_smoothed_cross_entropy(
                 of_exit, own, targets.smoothing, one, over_others=targets.over_others
             ).loss
+            learned = learned + (1 - share) * labelled
         total = total + shares[index] * learned
         flat = F.nll_loss(log_probs.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
         nlls.append(flat.view(labels.shape))
@@ -67,7 +71,7 @@ def number_exits(
     What stands as ``nll`` is the loss of every row. There are no first guesses.
     """
     if targets.from_last:
-        raise InputError("exits learn from the last one by its classes, and numbers have none; set distill to false")
+        raise InputError("exits learn from the last one by its classes, and numbers have none; set distill to 0")
     if labels.numel() != scores[0].numel():
         raise InputError(
             f"labels have shape {tuple(labels.shape)} but predictions have shape {tuple(scores[0].shape)}; "

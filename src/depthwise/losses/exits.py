@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from depthwise.errors import InputError
 from depthwise.kernels.weights import at_least_float32
 from depthwise.losses.cross_entropy import IGNORED, check_labels, summed_over_items
-from depthwise.losses.distillation import student_divergence
+from depthwise.losses.distillation import DIVERGENCES
 from depthwise.losses.early_gradients import EarlyGradients
 from depthwise.losses.label_smoothing import label_smoothed_cross_entropy
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -35,9 +35,11 @@ class ExitTargets:
 
     smoothing: float = 0.0
     over_others: bool = False
-    from_last: bool = False
-    """Exits below the last learn by ``student_divergence`` from what the last one says (FastBERT's self-distillation).
-    The last one learns from labels, if it has any weight. Labels still say which tokens count."""
+    from_last: float = 0.0
+    """The share of what exits below the last learn from what the last one says, by one of ``DIVERGENCES``; the rest is
+    from labels (1 is FastBERT's self-distillation). The last one learns from labels, if it has any weight. Labels
+    still say which tokens count."""
+    divergence: str = "student"
 
 
 LABELS = ExitTargets()
@@ -182,7 +184,7 @@ class _Run:
             here = slice(begin, begin + self.chunk)
             teacher: Tensor | None = None
             for index in reversed(range(num_exits)):  # the teacher first
-                exit_, is_teacher = exits[index], self.targets.from_last and index == last
+                exit_, is_teacher = exits[index], self.targets.from_last > 0 and index == last
                 if not (exit_.learns or self.keeps_nll or is_teacher):
                     continue
                 with torch.set_grad_enabled(gradients.are_wanted(index)):
@@ -211,16 +213,19 @@ class _Run:
         all_labels: Int[Tensor, "M"],
         teacher: Float[Tensor, "M V"] | None,
     ) -> _Said:
-        """By all scores, and learning from labels unless there is a teacher."""
+        """By all scores, and learning from labels, from a teacher where there is one, or from both."""
         if self.in_bands and not self.targets.smoothing and not self.targets.from_last:
             return self.said_in_bands(head, hidden, labels, all_labels)
         scores = head(hidden)
-        if teacher is None:
-            smoothing, over_others, one = self.targets.smoothing, self.targets.over_others, labels.new_ones(())
+        smoothing, over_others, one = self.targets.smoothing, self.targets.over_others, labels.new_ones(())
+        share = 0.0 if teacher is None else self.targets.from_last
+        if share < 1:
             total, nll_sum, _ = label_smoothed_cross_entropy(scores, labels, smoothing, one, over_others=over_others)
-        else:
+        if teacher is not None:
             log_probs = at_least_float32(scores).log_softmax(-1)
-            total = student_divergence(log_probs, teacher).masked_fill(labels == IGNORED, 0.0).sum()
+            divergence = DIVERGENCES[self.targets.divergence](log_probs, teacher)
+            taught = divergence.masked_fill(labels == IGNORED, 0.0).sum()
+            total = taught if share == 1 else (1 - share) * total + share * taught
             nll_sum = F.nll_loss(log_probs.detach(), labels, ignore_index=IGNORED, reduction="sum")
         scores, nll = scores.detach(), None
         if self.keeps_nll:

@@ -44,7 +44,8 @@ class ExitTraining:
         self._targets = ExitTargets(
             smoothing=training.label_smoothing,
             over_others=training.smoothing_over_others,
-            from_last=self.options.distill,
+            from_last=float(self.options.distill),
+            divergence=self.options.distill_divergence,
         )
         self.advance(0, 1)
 
