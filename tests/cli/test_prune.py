@@ -126,3 +126,17 @@ def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, langu
     assert hard.settings["gates"] == "hard"
     assert cells[soft.metric] == [f"{found.value:.2f}" for found in evaluations]
     assert all(float(cell.replace(",", "")) > 0 for cell in cells["examples/s"])
+
+
+def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    """Each language by its own layers, named for every line or once for all."""
+    texts = ["a b c", "b"]
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "told").write_text("".join(f"yy\t{text}\n" for text in texts))
+    code, output, errors = depthwise("predict", latent_run, tmp_path / "texts", "--to", "yy", "--device", "cpu")
+    assert code == 0, errors
+    assert output == depthwise("predict", latent_run, tmp_path / "told", "--device", "cpu")[1]
+    assert output.splitlines() == [text for text, _ in said(latent_run, [("yy", text) for text in texts])]
+    code, _, errors = depthwise("predict", latent_run, tmp_path / "texts", "--to", "zz", "--device", "cpu")
+    assert code == 1
+    assert "the model writes xx, yy, not zz" in errors
