@@ -98,6 +98,20 @@ def test_gates_that_changed_are_noticed(build: Build, draw_batch: Build) -> None
         assert torch.equal(found, model.generate(**batch, max_length=8)[:, : found.shape[1]])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_tokens_on_a_gpu(build: Build, draw_batch: Build, mode: str, num_beams: int) -> None:
+    model, batch = gated(build, mode), draw_batch("seq2seq")
+    del batch["labels"]
+    search = {"num_beams": num_beams, "max_length": 9}
+    expected = Engine(model).generate(**batch, **TOLD, **search)
+    there = {name: value.cuda() for name, value in {**batch, **TOLD}.items()}
+    found = Engine(model.cuda()).generate(**there, **search)
+    assert torch.equal(found.tokens.cpu(), expected.tokens)
+    assert torch.equal(found.depths.cpu(), expected.depths)
+
+
 def test_what_it_cannot_run(build: Build, draw_batch: Build) -> None:
     batch = draw_batch("seq2seq")
     del batch["labels"]
