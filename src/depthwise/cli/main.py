@@ -13,6 +13,7 @@ from depthwise.cli.demo import demo
 from depthwise.cli.depths import depths
 from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
+from depthwise.cli.layers import layers
 from depthwise.cli.predict import predict
 from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
@@ -39,6 +40,7 @@ app.command()(predict)
 app.command()(depths)
 app.command()(reconstruct)
 app.command()(prune)
+app.command()(layers)
 app.command()(info)
 app.command()(recipes)
 app.command()(train)

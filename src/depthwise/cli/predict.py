@@ -53,6 +53,12 @@ def predict(
             "--depths", help="Add, behind a tab, how many blocks each token ran; with depths of words, word:depth."
         ),
     ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="The language to write, for models of several (generation.target).", metavar="LANGUAGE"
+        ),
+    ] = None,
     depth: DepthOption = "trained",
     lossless: LosslessOption = None,
     drafted: DraftedOption = None,
@@ -62,7 +68,7 @@ def predict(
     """Answer every line of input with a line of output, in order, as the input arrives.
 
     A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
-    language<TAB>text, or generation.target=LANGUAGE for all lines. A language model continues a line; a masked one
+    language<TAB>text, or --to LANGUAGE for all lines. A language model continues a line; a masked one
     fills <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
     are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error. With --depth policy,
     tokens leave by the run's policy, or by another one as for depthwise evaluate: policy.kind=confidence
@@ -86,7 +92,7 @@ def predict(
     from depthwise.evaluation.word_depths import predict_with_words, words_decide
 
     quieten()
-    changes, policy_changes = parted(given)
+    changes, policy_changes = parted(given if to is None else [*given, f"generation.target={to}"])
     run = load_run(paths[0], changes, device.value, precision.value, wanted_depth, policy_changes, drafting)
     if score and not run.task.has_probabilities:
         raise InputError(f"{run.task.why_no_probability}; leave --score out")

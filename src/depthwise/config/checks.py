@@ -322,6 +322,27 @@ def _shared_layers_have_one_kernel(stack: View, model: View, centred: bool) -> I
             )
 
 
+def _connections_have_their_norm(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    if stack.connections == "rezero" and stack.norm != "none":
+        yield stack.problem("norm", f'is "{stack.norm}", but rezero starts as the identity, without norms; use "none"')
+    if stack.connections == "dense" and stack.norm != "pre":
+        yield stack.problem("norm", f'is "{stack.norm}", but dense connections are those of pre-norm stacks; use "pre"')
+
+
+def _dense_layers_all_run(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    """Those who skip a layer have nothing of it to combine."""
+    if stack.connections != "dense":
+        return
+    side = "encoder" if centred else "decoder"
+    skipping = [name for name in ("exits", "word_depths") if getattr(model, name) is not None]
+    if model.encoder is not None and model.decoder is not None and centred:
+        skipping = []
+    if model.latent is not None and side in model.latent.sides:
+        skipping.append("latent")
+    for name in skipping:
+        yield stack.problem("connections", f"dense wants all layers to run, and {name} skips some; remove one of both")
+
+
 def _learned_positions_are_limited(stack: View, model: View, centred: bool) -> Iterator[Problem]:
     if stack.positions == "learned" and stack.max_positions is None:
         yield stack.problem(
@@ -362,4 +383,6 @@ STACK_CHECKS: tuple[StackCheck, ...] = (
     _shared_layers_match_layers,
     _shared_layers_have_one_kernel,
     _learned_positions_are_limited,
+    _connections_have_their_norm,
+    _dense_layers_all_run,
 )

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.gated import GatedDecoding
 from depthwise.engine.lossless import Drafting, Drafts
 from depthwise.engine.prompts import check_model
 from depthwise.engine.recorded import Graphs
@@ -44,8 +45,10 @@ class Engine:
         self.drafts, self.generated_layers = Drafts(), 0
         self.executor = ChosenEncoder()
         self._decoding: Decoding | None = None
+        self._gated: GatedDecoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):
             self._decoding = Decoding(model, graphs)
+            self._gated = GatedDecoding(model, graphs) if model.latent_layers() else None
 
     @property
     def token_layers(self) -> int:
@@ -65,12 +68,16 @@ class Engine:
         *,
         rows_at_once: int | None = None,
         tokens_at_once: int | None = None,
+        source_languages: Int[Tensor, "B"] | None = None,
+        target_languages: Int[Tensor, "B"] | None = None,
         **options: Any,
     ) -> Generated:
         """Translations of sources, or continuations of prompts; see ``Decoding.generate`` for the options.
 
         With ``rows_at_once`` or ``tokens_at_once`` they are made in batches of at most so many rows, or tokens of input
         with their padding: rows of similar depth together, where the policy plans for sequences, and of similar length.
+        Where layers have gates that differ between languages, these are numbered for each row as in ``forward``, and
+        every row runs the sub-network of its own.
         """
         if self._decoding is None:
             raise InputError(f"a {type(self.model).__name__} generates nothing; call the engine itself")
@@ -78,7 +85,12 @@ class Engine:
         if self.drafting is not None:
             options = {"lossless": self.drafting.depth, "num_drafted": self.drafting.num_drafted, **options}
         with executed_by(self.executor):
-            if input_ids is None or room == Room():
+            if self._gated is not None:
+                languages = {"source_languages": source_languages, "target_languages": target_languages}
+                found = self._gated.generate(room, input_ids, attention_mask, languages, options)
+            elif source_languages is not None or target_languages is not None:
+                raise InputError("this model has no gates that ask for languages; leave them out")
+            elif input_ids is None or room == Room():
                 found = self._decoding.generate(input_ids, attention_mask, **options)
             elif options.get("encoder_outputs") is not None:
                 raise InputError("encoder_outputs are of one batch; leave out rows_at_once and tokens_at_once")
@@ -113,16 +125,18 @@ class Engine:
     def can_generate(self, options: Iterable[str] = ()) -> bool:
         """Whether ``generate`` is for this model and knows these options, and those that its generation config sets.
 
-        It is not for models without a decoder, nor for those with gates on its layers or gates that differ between
-        languages, nor for those that are sharded over several processes, whose weights are together only while the
-        model itself runs.
+        It is not for models without a decoder, nor for those with dense connections there, with gates that are drawn
+        anew at every call or weigh whole layers, nor for those that are sharded over several processes, whose weights
+        are together only while the model itself runs.
         """
-        gates = self.model.latent_layers()
-        has_gates = "decoder" in gates or any(len(of_side.languages) > 1 for of_side in gates.values())
+        if self._decoding is None:
+            return False
+        decoder = self._decoding.model.model.decoder
+        assert decoder is not None
         is_sharded = any(isinstance(module, FSDPModule) for module in self.model.modules())
         return (
-            self._decoding is not None
-            and not is_sharded
-            and not has_gates
+            not is_sharded
+            and decoder.stack.dense is None
+            and (self._gated is None or self._gated.is_for_these_gates)
             and not unknown_options(options_set_in(self._decoding.model.generation_config), options)
         )

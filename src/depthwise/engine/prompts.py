@@ -13,11 +13,12 @@ from depthwise.shapes import Bool, Int, Tensor
 
 def check_model(model: Model) -> None:
     """``InputError`` where the engine would say something else than the model."""
-    if "decoder" in model.latent_layers():
-        raise InputError(
-            "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
-            "remove the layers that it does not use: depthwise prune"
-        )
+    assert model.model.decoder is not None
+    gates = model.latent_layers()
+    if "decoder" in gates or any(len(of_side.languages) > 1 for of_side in gates.values()):
+        raise InputError("layers of this model have gates, which are run by Engine.generate alone; use that")
+    if model.model.decoder.stack.dense is not None:
+        raise InputError("the engine has no steps for dense connections; use the model's own generate")
     if model.training:
         raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
 

@@ -21,10 +21,13 @@ Mixed = Callable[[Tensor], Tensor]
 
 
 class Frame:
-    """The residual frame of a sub-block in inference: what ``Residual`` does, without gates and dropout."""
+    """The residual frame of a sub-block in inference: what ``Residual`` does, without gates and dropout.
 
-    def __init__(self, residual: Residual) -> None:
-        norm = residual.norm
+    A ``scale`` multiplies the branch, as a gate that never changes would.
+    """
+
+    def __init__(self, residual: Residual, scale: Tensor | None = None) -> None:
+        norm, self.scale = residual.norm, scale
         self.is_pre = norm is not None and residual.placement == "pre"
         self.is_post = norm is not None and residual.placement == "post"
         if norm is not None:
@@ -40,6 +43,7 @@ class Frame:
         return self.norm(x) if self.is_pre else x
 
     def leave(self, x: Float[Tensor, "M D"], branch: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+        branch = branch if self.scale is None else branch * self.scale
         return self.norm(x + branch) if self.is_post else x + branch
 
 
@@ -47,11 +51,11 @@ class StepBlock:
     """One block: its sub-blocks, each in its frame."""
 
     def __init__(self, block: Block, pack: Packer) -> None:
-        self.mixer, self.mixer_frame = step_mixer(block.mixer, pack), Frame(block.mixer_residual)
+        self.mixer, self.mixer_frame = step_mixer(block.mixer, pack), Frame(block.mixer_residual, block.scale)
         self.cross: StepCross | None = None
         if block.cross is not None:
-            self.cross, self.cross_frame = StepCross(block.cross, pack), Frame(block.cross_residual)
-        feed, self.feed_frame = block.feed_forward, Frame(block.feed_forward_residual)
+            self.cross, self.cross_frame = StepCross(block.cross, pack), Frame(block.cross_residual, block.scale)
+        feed, self.feed_frame = block.feed_forward, Frame(block.feed_forward_residual, block.scale)
         self.hidden, self.out = pack(feed.hidden), pack(feed.out)
         self.activation = torch.relu_ if feed.activation is F.relu else feed.activation
 

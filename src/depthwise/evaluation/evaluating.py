@@ -188,6 +188,7 @@ def settings(
     return {
         **({} if words is None else {"word_depths": as_dict(words)}),
         **({} if drafting is None else {"lossless": asdict(drafting)}),
+        **({} if task.recipe.evaluation.gates is None else {"gates": task.recipe.evaluation.gates}),
         "precision": precision,
         "depth": depth,
         "policy": None if policy is None else policy_dict(policy),

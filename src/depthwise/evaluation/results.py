@@ -81,15 +81,16 @@ def result_path(folder: Path, name: str) -> Path:
 
 
 def result_name(split: str, settings: Mapping[str, Any]) -> str:
-    """What results are called unless somebody says otherwise: by their split and, where it is not full, their depth.
-
-    Those of lossless decoding, whose depth is full, say so.
+    """What results are called unless somebody says otherwise: by their split, their gates where they were chosen,
+    and their depth where it is not full. Those of lossless decoding, whose depth is full, say so.
     """
     policy, depth, lossless = settings.get("policy"), settings.get("depth"), settings.get("lossless")
     if lossless is not None:
         return f"{split}-lossless-{lossless['depth']}"
     if policy is not None:
         return f"{split}-{in_file_names(parse_policy(policy))}"
+    if settings.get("gates") is not None:
+        split = f"{split}-{settings['gates']}"
     return split if depth is None else f"{split}-depth-{depth}"
 
 
