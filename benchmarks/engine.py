@@ -13,7 +13,7 @@ of one run with each other, not with those of another.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--quick", action="store_true", help="fewer mixers, batches and repeats; minutes, not an hour")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--width", type=int, help="of encoders; 384 on a CPU and 768 on a GPU if not given")
     parser.add_argument("--batches", type=int, nargs="+", metavar="B", help="of encoders")
     parser.add_argument("--mixers", nargs="+", choices=engine_encoder.MIXERS, help="of encoders")
@@ -140,11 +140,16 @@ def _ragged(options: argparse.Namespace, setting: engine_encoder.Setting, result
 
 
 def _greedy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    return _decoding(options, setting, results, "greedy", beams=1, batches=[1, 32] if options.quick else [1, 32, 128])
+    return _decoding(options, setting, results, "greedy", beams=1, batches=_batches(options, [1, 32], [1, 32, 128]))
 
 
 def _beam(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    return _decoding(options, setting, results, "beam", beams=4, batches=[16] if options.quick else [64])
+    return _decoding(options, setting, results, "beam", beams=4, batches=_batches(options, [16], [64]))
+
+
+def _batches(options: argparse.Namespace, quick: list[int], usual: list[int]) -> list[int]:
+    """Of decoders: a GPU has time for all of them."""
+    return quick if options.quick and options.device == "cpu" else usual
 
 
 def _decoding(
@@ -180,10 +185,14 @@ def _asked(device: torch.device, batch: int, beams: int) -> tuple[float, float |
 
 def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
     """The gain has to reach its share of N / d on a CPU, and with a single row on a GPU."""
-    groups = list(_groups(options, setting))
+    on_gpu = setting.device.type == "cuda"
+    fills = ("deferred",) if on_gpu else tuple(engine_depths.FILLS)
+    batches = _batches(options, [1], [1, 32])
+    groups = list(engine_depths.groups_of(options, batches, setting.device, fills))
     for group in groups:
-        batch, (value, share) = group[0].batch, engine_depths.gain(group, "deferred")
-        is_asked = setting.device.type == "cpu" or batch == 1
+        way = "deferred, recorded" if on_gpu else "deferred"
+        batch, (value, share) = group[0].batch, engine_depths.gain(group, way)
+        is_asked = not on_gpu or batch == 1
         name = f"depths, {group[0].name}, batch {batch}: gain {value:.2f} in block time, of N / d"
         must = engine_depths.MUST if is_asked else 0.0
         results.judge(Verdict(name, share, must, engine_depths.AIM))
@@ -192,21 +201,16 @@ def _policy(options: argparse.Namespace, setting: engine_encoder.Setting, result
 
 
 def _fills(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:
-    groups = list(_groups(options, setting, fills=("eager", "deferred")))
+    batches = [1] if options.quick else [1, 32]
+    groups = list(engine_depths.groups_of(options, batches, setting.device, fills=("eager", "deferred"), asks=False))
     for group in groups:
-        _, eager, deferred = group
+        eager, deferred = ({each.way: each for each in group}[fill] for fill in ("eager", "deferred"))
         name = f"fills, {eager.name}, batch {eager.batch}: time of deferred"
         results.judge(Verdict(f"{name} / eager, blocks", deferred.blocks / eager.blocks, 1.0, is_least=True))
         work = deferred.filled / max(1, eager.filled)
         results.judge(Verdict(f"{name.replace('time', 'work')} / eager", work, 0.999, is_least=True))
         results.measured.setdefault("fills", []).extend(asdict(each) for each in group)
     return engine_depths.table_of(groups)
-
-
-def _groups(
-    options: argparse.Namespace, setting: engine_encoder.Setting, **changes: Any
-) -> Iterator[list[engine_depths.Measured]]:
-    yield from engine_depths.groups_of(options, [1] if options.quick else [1, 32], setting.device, **changes)
 
 
 def _growth(options: argparse.Namespace, setting: engine_encoder.Setting, results: Results) -> Table:

@@ -7,8 +7,9 @@
 ``collect`` takes what ``depthwise train`` and ``depthwise evaluate`` left in runs into one file. ``write`` fills the
 tables that ``tables.yaml`` describes, between the marks ``<!-- table NAME -->`` and ``<!-- end -->``, and with
 ``--check`` only says whether they are as they should be. Where several seeds were trained, a cell shows the score of
-the seed that validation data prefers, and the mean and deviation of all of them. A row without runs shows figures of
-others. It also writes into the header of each recipe what was measured of it.
+the seed that validation data prefers, and the mean and deviation of all of them. Folds of cross-validation, which are
+named /fold1/ and so on in the names of data files, count as seeds. A row without runs shows figures of others; one with
+runs for every column compares them side by side. It also writes into the header of each recipe what was measured of it.
 """
 
 import argparse
@@ -45,6 +46,7 @@ MEASURED = "# measured: "
 """Begins the line of a recipe's header that tells what came of it."""
 QUOTED = ("test", "test_2016_flickr", "valid")
 """Which result of a run such a line quotes, the first that there is."""
+_FOLD = re.compile(r"/fold\d+/")
 _MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -118,8 +120,15 @@ def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -
 
 
 def without_seed(command: str) -> str:
-    """A command as it is for all seeds."""
-    return shlex.join(word for word in shlex.split(command) if not word.startswith("seed="))
+    """A command as it is for all seeds, and for all folds."""
+    words = (word for word in shlex.split(command) if not word.startswith("seed="))
+    return shlex.join(_FOLD.sub("/fold/", word) for word in words)
+
+
+def runs_of(wanted: Mapping[str, Any]) -> list[str]:
+    """The names of all runs that a row of a table shows."""
+    runs = wanted.get("runs", {})
+    return [runs] if isinstance(runs, str) else list(runs.values())
 
 
 def rows(records: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
@@ -136,6 +145,10 @@ def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
     for wanted in description["rows"]:
         if "runs" not in wanted:
             lines.append([wanted["label"], *_figures_of_others(wanted, columns), *["–"] * len(facts)])
+        elif not isinstance(wanted["runs"], str):
+            if any(name in measured for name in wanted["runs"].values()):
+                lines.append([wanted["label"], *_side_by_side(wanted, columns, measured), *["–"] * len(facts)])
+                num_measured += 1
         elif (row := measured.get(wanted["runs"])) is not None:
             own = {option: wanted[option] for option in OWN if option in wanted}
             if row.finished and not any(
@@ -163,6 +176,20 @@ def _figures_of_others(wanted: Mapping[str, Any], columns: Sequence[Mapping[str,
     cells = []
     for column in columns:
         cells += [str(wanted["published"].get(column["title"], "–")), *(["–"] if "published" in column else [])]
+    return cells
+
+
+def _side_by_side(
+    wanted: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], measured: Mapping[str, Row]
+) -> list[str]:
+    """Cells of a row that has runs of its own for every column, by the column's title."""
+    cells = []
+    own = {option: wanted[option] for option in OWN if option in wanted}
+    for column in columns:
+        row = measured.get(wanted["runs"].get(column["title"], ""), Row(()))
+        published = wanted.get("published", {}).get(column["title"])
+        shown = _cell(row, {**column, **own}, published, "published" in column)
+        cells += shown if row.records else ["–", *shown[1:]]
     return cells
 
 
@@ -275,7 +302,7 @@ def _write(check: bool) -> int:
     measured = rows(record for path in sorted(RECORDS.glob("*.json")) for record in _json(path))
     descriptions = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     tables = {name: table(description, measured) for name, description in descriptions.items()}
-    shown = {row.get("runs") for description in descriptions.values() for row in description["rows"]}
+    shown = {name for description in descriptions.values() for row in description["rows"] for name in runs_of(row)}
     for name in sorted(measured.keys() - shown):
         print(f"{name} was measured, but no table of {TABLES.name} shows it", file=sys.stderr)
     made = {page: filled(page.read_text(encoding="utf-8"), tables) for page in PAGES}

@@ -5,6 +5,7 @@
     ├── InputError             a batch that the model cannot take; names the argument and the row
     ├── DataError              a corpus, tokenizer or batch size that cannot be used; names the file and the line
     ├── CheckpointError        a file of weights or of another library that cannot be read or does not fit; names it
+    ├── QueueError             a request that a queue does not take: it is full, or closed
     ├── TrainingError          a training that cannot begin, go on or learn; says what to change
     └── BackendUnavailable     a kernel back end, a device or a package was asked for that is not there
 
@@ -53,6 +54,10 @@ class DataError(DepthwiseError, ValueError):
 
 class CheckpointError(DepthwiseError, ValueError):
     """A file or folder of a trained model that cannot be read, or whose parts do not fit together."""
+
+
+class QueueError(DepthwiseError, RuntimeError):
+    """A request that a queue does not take, through no fault of its own."""
 
 
 class TrainingError(DepthwiseError, RuntimeError):

@@ -8,6 +8,7 @@ import torch
 
 from depthwise.config import load_recipe, parse_recipe, recipe_yaml
 from depthwise.evaluation import load_run, predict_all
+from depthwise.evaluation.results import read_evaluation
 from depthwise.tasks import open_task
 
 from ..tasks.conftest import multilingual_options
@@ -100,3 +101,42 @@ def test_a_run_without_gates(make_run: Any, depthwise: Depthwise, tmp_path: Path
 def test_gates_that_a_model_does_not_have(make_run: Any, depthwise: Depthwise) -> None:
     code, _, errors = depthwise("evaluate", make_run("translation"), "evaluation.gates=hard")
     assert (code, "this model has no gates on its layers" in errors) == (1, True)
+
+
+@pytest.mark.parametrize("language", [None, "yy"])
+def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, language: str | None) -> None:
+    told = [] if language is None else ["--language", language]
+    smaller = tmp_path / "smaller"
+    code, output, errors = depthwise("prune", latent_run, smaller, "--measure", "--device", "cpu", *told)
+    assert code == 0, errors
+    rows = [line.split("│")[1:-1] for line in output.splitlines() if line.startswith("│")]
+    cells = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert cells["decoder layers"] == (["3", "1.5", "1.5"] if language is None else ["3", "1.5", "1"])
+    num_before, num_hard, num_after = (int(cell.replace(",", "")) for cell in cells["parameters"])
+    assert num_before == num_hard > num_after
+    evaluations = [
+        read_evaluation(latent_run / "results" / "test-soft.json"),
+        read_evaluation(latent_run / "results" / "test-hard.json"),
+        read_evaluation(smaller / "results" / "test.json"),
+    ]
+    soft, hard, pruned = evaluations
+    assert hard.metrics == pruned.metrics
+    assert hard.predictions == pruned.predictions != soft.predictions
+    assert soft.examples == hard.examples == pruned.examples == (6 if language is None else 2)
+    assert hard.settings["gates"] == "hard"
+    assert cells[soft.metric] == [f"{found.value:.2f}" for found in evaluations]
+    assert all(float(cell.replace(",", "")) > 0 for cell in cells["examples/s"])
+
+
+def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    """Each language by its own layers, named for every line or once for all."""
+    texts = ["a b c", "b"]
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "told").write_text("".join(f"yy\t{text}\n" for text in texts))
+    code, output, errors = depthwise("predict", latent_run, tmp_path / "texts", "--to", "yy", "--device", "cpu")
+    assert code == 0, errors
+    assert output == depthwise("predict", latent_run, tmp_path / "told", "--device", "cpu")[1]
+    assert output.splitlines() == [text for text, _ in said(latent_run, [("yy", text) for text in texts])]
+    code, _, errors = depthwise("predict", latent_run, tmp_path / "texts", "--to", "zz", "--device", "cpu")
+    assert code == 1
+    assert "the model writes xx, yy, not zz" in errors

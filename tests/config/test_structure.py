@@ -70,6 +70,10 @@ def test_groups_of_neighbouring_layers(num_layers: int, groups: int, blocks: lis
         ({"structure": {"num_static": 1, "temperature": 0}}, "structure.temperature 0 is too small"),
         ({"structure": {"num_static": 1}, "encoder": {"norm": "post"}}, 'encoder.norm is "post".*use "pre" or "none"'),
         ({"structure": {"num_static": 1}, "encoder": None, "decoder": {}}, "structure is that of an encoder"),
+        (
+            {"structure": {"num_static": 1}, "encoder": {"norm": "pre", "connections": "dense"}},
+            "encoder.connections dense wants all layers to run, and structure skips some",
+        ),
         ({"structure": {"num_static": 1}, "exits": {}}, "structure does not go with exits"),
         ({"structure": {"num_static": 1}, "latent": {"sides": ["encoder"]}}, "does not go with latent layers"),
         ({"structure": {"num_static": 1}, "word_depths": {}}, "structure does not go with word_depths"),

@@ -37,10 +37,15 @@ def test_defaults_and_back() -> None:
         ("floor", 0),
         ("range_quantile", 0.5),
         ("range_quantile", 0),
+        ("penalty", -0.1),
+        ("copies", 0),
+        ("matched", "letters"),
     ],
 )
 def test_values_by_themselves(option: str, value: object) -> None:
-    estimator = {"estimator": "random"} if option == "seed" else {}
+    estimator: dict[str, Any] = {"estimator": "random"} if option in ("seed", "matched") else {}
+    if option in ("penalty", "copies"):
+        estimator = {"estimator": "reconstruction", "run": "masked"}
     assert f"word_depths.{option}" in problems(word_depths={**estimator, option: value})
 
 
@@ -56,6 +61,14 @@ def test_values_by_themselves(option: str, value: object) -> None:
         ({"estimator": "fixed", "depth": 1, "bins": "quantile"}, "bins"),
         ({"estimator": "fixed", "depth": 1, "unseen": "smoothed"}, "unseen"),
         ({"bins": "quantile", "range_quantile": 0.1}, "range_quantile"),
+        ({"estimator": "reconstruction"}, "run"),
+        ({"estimator": "reconstruction_table"}, "run"),
+        ({"run": "masked"}, "run"),
+        ({"penalty": 0.2}, "penalty"),
+        ({"copies": 4}, "copies"),
+        ({"matched": "words"}, "matched"),
+        ({"estimator": "reconstruction", "run": "masked", "bins": "quantile"}, "bins"),
+        ({"estimator": "reconstruction_table", "run": "masked", "floor": 1e-3}, "floor"),
     ],
 )
 def test_options_together(options: dict[str, Any], broken: str) -> None:

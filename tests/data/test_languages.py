@@ -18,6 +18,7 @@ from depthwise.data.languages import (
     LanguageBatches,
     LanguagePair,
     LanguageStores,
+    MixedBatches,
     add_language_tokens,
     language_tokens,
     temperature_shares,
@@ -300,3 +301,39 @@ def test_errors(tmp_path: Path) -> None:
         LanguageStores(stores, {"de": 5})
     with pytest.raises(ConfigError, match='"target" is none of source, decoder, none'):
         LanguageStores(stores, tokens, "target")
+
+
+@given(LENGTHS, all_options(), TEMPERATURES, st.integers(0, 3))
+def test_mixed_batches_hold_every_example_as_often_as_its_share_says(
+    lengths: Lengths, options: BatchOptions, temperature: float, epoch: int
+) -> None:
+    sampler = MixedBatches(lengths, options, temperature)
+    sampler.set_epoch(epoch)
+    batches, languages = list(sampler), named(lengths)
+    all_lengths = np.concatenate(list(lengths.values()))
+    for batch in batches:
+        assert len(batch) <= (options.max_rows or np.inf)
+        assert len(batch) == 1 or len(batch) * all_lengths[batch].max() <= (options.max_tokens or 0)
+    times = Counter(chain.from_iterable(batches))
+    drawn = Counter(languages[example] for example in times.elements())
+    assert drawn == sampler.examples_by_pair
+    assert len(times) == len(languages)
+    for name in lengths:
+        of_language = [times[number] for number, language in enumerate(languages) if language == name]
+        assert max(of_language) - min(of_language) <= 1
+    again = MixedBatches(lengths, options, temperature)
+    again.set_epoch(epoch)
+    assert list(again) == batches
+
+
+def test_mixed_batches_by_hand() -> None:
+    lengths = {"de": np.full((100, 2), 5), "nl": np.full((25, 2), 5)}
+    assert MixedBatches(lengths, BatchOptions(max_rows=10)).examples_by_pair == {"de": 100, "nl": 25}
+    assert MixedBatches(lengths, BatchOptions(max_rows=10), 2.0).examples_by_pair == {"de": 100, "nl": 50}
+    assert MixedBatches(lengths, BatchOptions(max_rows=10), np.inf).examples_by_pair == {"de": 100, "nl": 100}
+    assert any(
+        {number < 100 for number in batch} == {True, False}
+        for batch in MixedBatches(lengths, BatchOptions(max_rows=50))
+    )
+    with pytest.raises(DataError, match="no languages"):
+        MixedBatches({}, BatchOptions(max_rows=10))

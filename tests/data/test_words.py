@@ -114,8 +114,8 @@ def test_other_numbers_are_another_store(corpus: ParallelText, tokenizer: PreTra
 
 
 def test_numbers_of_words_that_are_given() -> None:
-    number_of = marks_of("lowest", "end.").number_of
-    (row,) = WordAligner(bert_like(), WordPieceOptions(), number_of).parts(["lowest", "end.", "3,5"])
+    marks = marks_of("lowest", "end.")
+    (row,) = WordAligner(bert_like(), WordPieceOptions(), marks).parts(["lowest", "end.", "3,5"])
     assert row.marks is not None
     assert row.marks.tolist() == [0, 1, 1, 2, 2, 2, 2, 99, 99, 99, 0]
     (bare,) = WordAligner(bert_like(), WordPieceOptions()).parts(["lowest"])

@@ -66,7 +66,7 @@ def test_rows_of_one_language_share_a_sample() -> None:
     torch.testing.assert_close(gates.weight[:, 0], gates.weight[:, 2])
     assert not torch.equal(gates.weight[:, 0], gates.weight[:, 1])
     assert of.drawn is not None
-    torch.testing.assert_close(gates.weight[:, 1], of.samples(of.drawn)[0])
+    torch.testing.assert_close(gates.weight[:, 1], of.drawn.samples[0])
     again = of(LANGUAGES, 3)
     assert not torch.equal(again.weight, gates.weight)
     of.noise = torch.zeros(2, 5)

@@ -123,3 +123,18 @@ def test_the_information_of_a_word_never_seen_is_that_of_the_added_counts() -> N
     expected = 2 * of_cells(0, 0, 99, 1)
     assert lopsided.unseen_information(ADDED) == pytest.approx(expected, rel=1e-9)
     assert np.isfinite(lopsided.information(ADDED)).all()
+
+
+def test_how_often_words_stand_there_on_request() -> None:
+    lines = [("a b a", "x"), ("b", "y"), (" ".join(f"w{number}" for number in range(3000)), "y"), ("a", "x")]
+    counter = WordCounter(occurrences=True)
+    for line in lines:
+        counter.add(split_documents([line]))
+    counts = counter.counts()
+    assert counts.occurrences is not None
+    found = dict(zip(counts.words, counts.occurrences.tolist(), strict=True))
+    assert (found["a"], found["b"], found["w2999"], len(found)) == (3, 2, 1, 3002)
+    plain = WordCounter()
+    plain.add(split_documents(lines))
+    assert plain.counts().occurrences is None
+    assert plain.counts().present.tolist() == counts.present.tolist()

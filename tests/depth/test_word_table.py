@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from depthwise.config import WordDepthsConfig
 from depthwise.depth.mutual_information import WordCounter, WordCounts, split_documents
-from depthwise.depth.word_table import WordTable, binned, word_table
+from depthwise.depth.word_table import WordTable, binned, dealt_out, word_table
 from depthwise.errors import DataError
 
 LAYERS = 12
@@ -133,7 +133,7 @@ def test_without_words_seen_once_added_counts_decide() -> None:
 
 
 def test_random_depths_have_the_same_histogram() -> None:
-    table, first, again, other = made(), *(made(estimator="random", seed=seed) for seed in (1, 1, 2))
+    table, first, again, other = made(), *(made(estimator="random", matched="words", seed=seed) for seed in (1, 1, 2))
     assert first.histogram().tolist() == table.histogram().tolist() == other.histogram().tolist()
     assert first.depths.tolist() == again.depths.tolist()
     assert first.depths.tolist() != table.depths.tolist()
@@ -166,3 +166,27 @@ def test_digests_tell_tables_apart() -> None:
     assert table.digest == made().digest
     others = [made(floor=0.01), replace(table, tokenizer="u"), replace(table, unseen_depth=1), made(special="min")]
     assert len({table.digest, *(other.digest for other in others)}) == 5
+
+
+def test_random_depths_of_as_many_tokens() -> None:
+    """Also where one word makes up half of all tokens, which a word for a word would not keep to."""
+    random = np.random.default_rng(0)
+    depths = random.integers(1, LAYERS + 1, 500)
+    tokens = random.zipf(1.7, 500).clip(max=4000)
+    wanted = np.bincount(depths, weights=tokens, minlength=LAYERS + 1)
+    first, again, other = (dealt_out(depths, tokens, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first.tolist() == again.tolist() != other.tolist()
+    for found in (first, other):
+        assert np.abs(np.bincount(found, weights=tokens, minlength=LAYERS + 1) - wanted).max() <= 0.01 * tokens.sum()
+        assert (found != depths).mean() > 0.5
+    assert set(dealt_out(np.array([3, 3]), np.array([5, 1]), random).tolist()) == {3}
+
+
+def test_the_seed_of_random_depths_may_be_that_of_the_recipe() -> None:
+    def dealt(seed: int, own: int | None = None) -> list[int]:
+        options = WordDepthsConfig(estimator="random", matched="words", seed=own)
+        found: list[int] = word_table(corpus(), options, num_layers=LAYERS, tokenizer="t", seed=seed).depths.tolist()
+        return found
+
+    assert dealt(1) != dealt(2)
+    assert dealt(1, own=3) == dealt(2, own=3) == dealt(3)

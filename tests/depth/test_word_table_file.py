@@ -23,7 +23,12 @@ def made(**options: Any) -> WordTable:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"estimator": "frequency"}, {"estimator": "random", "seed": 3}, {"estimator": "fixed", "depth": 2}],
+    [
+        {},
+        {"estimator": "frequency"},
+        {"estimator": "random", "matched": "words", "seed": 3},
+        {"estimator": "fixed", "depth": 2},
+    ],
     ids=str,
 )
 def test_what_is_saved_is_loaded(tmp_path: Path, options: dict[str, Any]) -> None:

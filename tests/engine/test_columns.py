@@ -1,5 +1,6 @@
 """Memories that are written in place: they grow, forget, and move rows."""
 
+import pytest
 import torch
 
 from depthwise.engine.columns import FIRST_CAPACITY, Columns, RunningSum
@@ -61,3 +62,67 @@ def test_sums_take_rows_more_than_once() -> None:
     assert total.total.dtype == torch.float32
     total.move(torch.tensor([2]), torch.tensor([1]))
     assert total.total.flatten().tolist() == [5, 3, 3]
+
+
+# Where rows come and go
+
+
+def test_columns_are_counted_anew() -> None:
+    """What lies before the first is forgotten, and what comes in front of it is 0, whatever was there before."""
+    columns = Columns(torch.empty(0), 2, 1)
+    filled(columns, 10)
+    columns.shift(-6)
+    assert columns.between(0, 4)[1, :, 0].tolist() == [1006, 1007, 1008, 1009]
+    columns.shift(2)
+    assert columns.between(0, 6)[1, :, 0].tolist() == [0, 0, 1006, 1007, 1008, 1009]
+    columns.shift(FIRST_CAPACITY)
+    seen = columns.between(0, FIRST_CAPACITY + 6)[1, :, 0].tolist()
+    assert seen == [0] * (FIRST_CAPACITY + 2) + [1006, 1007, 1008, 1009]
+
+
+def test_room_is_made_of_what_was_forgotten() -> None:
+    columns = Columns(torch.empty(0), 1, 1)
+    for column in range(20 * FIRST_CAPACITY):
+        columns.shift(-1 if column > 9 else 0)
+        columns.make_room(min(column, 9) + 1)
+        columns.put(min(column, 9), torch.full((1, 1), float(column)))
+    assert columns.between(0, 10)[0, :, 0].tolist() == list(range(20 * FIRST_CAPACITY - 10, 20 * FIRST_CAPACITY))
+    assert columns._table.shape[1] == FIRST_CAPACITY
+
+
+def test_only_what_is_in_reach_is_counted_anew() -> None:
+    columns = Columns(torch.empty(0), 1, 1, reach=3)
+    filled(columns, 2)
+    columns.shift(5)
+    assert columns.between(4, 7)[0, :, 0].tolist() == [0, 0, 1]
+    columns.shift(2 * FIRST_CAPACITY)
+    assert columns.between(2 * FIRST_CAPACITY + 4, 2 * FIRST_CAPACITY + 7)[0, :, 0].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["columns", "sums"])
+def test_rows_are_added(kind: str) -> None:
+    """They are 0 where others have left something behind, and can be written apart from the others."""
+    if kind == "columns":
+        table: Columns | RunningSum = Columns(torch.empty(0), 3, 1)
+        assert isinstance(table, Columns)
+        filled(table, 2)
+    else:
+        table = RunningSum(torch.empty(0), 3, 1)
+        table.add(None, torch.ones(3, 1))
+
+    def rows() -> list[float]:
+        seen = table.between(0, 2)[:, 1] if isinstance(table, Columns) else table.total
+        return seen.flatten().tolist()
+
+    kept = rows()[0]
+    table.num_rows = 1
+    table.add_rows(1)
+    assert rows() == [kept, 0]
+    table.add_rows(3)
+    assert rows() == [kept, 0, 0, 0, 0]
+    part = table.last_rows(2)
+    if isinstance(part, Columns):
+        part.put(1, torch.tensor([[7.0], [8.0]]))
+    else:
+        part.add(None, torch.tensor([[7.0], [8.0]]))
+    assert rows() == [kept, 0, 0, 7, 8]

@@ -1,6 +1,7 @@
 """The compact executor of encoders says what the masked one says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from depthwise.config import parse_policy
 from depthwise.depth import Plan, Policy, build_policy
 from depthwise.engine import CompactEncoder, Engine
+from depthwise.engine.encoder import on_host
 from depthwise.models.executing import current_executor, executed_by
 from depthwise.models.masked import run_masked
 
@@ -153,3 +155,14 @@ def test_another_executor_is_used_within_and_not_after(build: Model, draw_batch:
     with executed_by(executor):
         model(**draw_batch("token_classification")).loss.backward()
     assert executor.token_layers == 0
+
+
+def test_a_device_is_not_asked_for_padding_that_the_host_knows() -> None:
+    real = torch.tensor([[True, True], [True, False]])
+    plan = Plan.of_depths(torch.tensor([[1, 2], [2, 0]]), LAYERS)
+    elsewhere = torch.empty(2, 2, dtype=torch.bool, device="meta")
+    assert on_host(elsewhere, replace(plan, real=real)) is real
+    assert on_host(real, plan) is real
+    assert on_host(real, None) is real
+    with pytest.raises(NotImplementedError):
+        on_host(elsewhere, plan)

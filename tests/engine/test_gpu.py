@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.depth import Plan, Policy, State, Visit
+from depthwise.config.depth import ConfidenceConfig
+from depthwise.depth import ConfidenceThreshold, Plan, Policy, State, Visit
 from depthwise.engine import CompactEncoder, Engine
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.decoding import Decoding
 from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, NoFill, Recompute
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.stepping import Stepper
+from depthwise.models.executing import executed_by
 from depthwise.models.masked import run_masked
 
 from .test_encoder import POLICIES, policy_of, said
@@ -117,6 +119,26 @@ def test_plans_known_in_advance_never_wait(build: Model, mixer: str, dtype: torc
         run_all()
 
 
+@pytest.mark.parametrize("head", ["sequence_classification", "token_classification", "question_answering"])
+def test_depths_on_the_host_never_wait(build: Model, draw_ids: Ids, head: str) -> None:
+    """From ids to scores, padding included: depths and mask stay where the batch was made."""
+    here, there = twins(build(head, stack=DEEP))
+    ids = draw_ids(3, STEPS, padding=[0, 4, 2])
+    mask = (ids != PADDING).long()
+    depths = torch.randint(1, LAYERS + 1, ids.shape) * mask
+    engine, moved = Engine(there), ids.to(DEVICE)
+    engine(input_ids=moved, attention_mask=mask, depths=depths)
+    with never_waiting():
+        found = engine(input_ids=moved, attention_mask=mask, depths=depths)
+        executed = CompactEncoder()
+        with torch.inference_mode(), executed_by(executed):
+            compact = there(input_ids=moved, attention_mask=mask, depths=depths)
+    expected = here(input_ids=ids, attention_mask=mask, depths=depths)
+    for output in (found, compact, there(input_ids=moved, attention_mask=mask, depths=depths)):
+        assert_same(output.logits, expected.logits)
+        assert torch.equal(output.depths.cpu(), depths)
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy(build: Model, draw_batch: Model, name: str) -> None:
     model = build("token_classification", "dynamicconv", stack=DEEP, exits={"heads": "separate"}, num_labels=3)
@@ -182,8 +204,113 @@ def test_generate(build: Model, draw_ids: Ids, mixer: str, head: str, search: di
     ids = draw_ids(padding=[0, 2, -5, 4, -1])
     options = {"max_new_tokens": 6, "suppress_tokens": [PADDING], **search}
     expected = Decoding(here).generate(ids, ids != PADDING, **options)
-    found = Decoding(there).generate(ids.to(DEVICE), (ids != PADDING).to(DEVICE), **options)
+    found = Decoding(there, graphs=False).generate(ids.to(DEVICE), (ids != PADDING).to(DEVICE), **options)
     assert torch.equal(found.tokens.cpu(), expected.tokens)
     assert torch.equal(found.depths.cpu(), expected.depths)
     torch.testing.assert_close(found.scores.cpu(), expected.scores, rtol=1e-4, atol=1e-5)
     assert found.num_token_layers == expected.num_token_layers
+
+
+# Recorded steps
+
+
+RECORDED: dict[str, Callable[[], Policy | None]] = {
+    "whole stack": lambda: None,
+    "asked by Python": BySign,
+    "asked in graphs": lambda: ConfidenceThreshold(ConfidenceConfig(threshold=(0.2,))),
+}
+
+
+@pytest.mark.parametrize("policy", RECORDED)
+def test_recorded_steps(build: Model, draw_ids: Ids, mixer: str, policy: str) -> None:
+    """By hand, while they are recorded, and from graphs: always what steps are that Python runs."""
+    head = ("seq2seq", "causal_lm")[len(mixer) % 2]
+    model = build(head, mixer, stack=DEEP, exits={}, tied_embeddings="none").to(DEVICE)
+    model.use_policy(RECORDED[policy]())
+    recorded, plain = Decoding(model, graphs=True), Decoding(model, graphs=False)
+    ids = draw_ids(padding=[0, 2, -5, 4, -1]).to(DEVICE)
+    for search in ({}, {"num_beams": 3}, {"limits": [2, 6, 1, 1, 4]}):
+        options = {"max_new_tokens": 6, "suppress_tokens": [PADDING], **search}
+        expected = plain.generate(ids, ids != PADDING, **options)
+        assert not expected.recorded
+        for _ in range(3):
+            found = recorded.generate(ids, ids != PADDING, **options)
+            assert found.recorded
+            assert torch.equal(found.tokens, expected.tokens)
+            assert torch.equal(found.depths, expected.depths)
+            torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+            assert found.num_token_layers == expected.num_token_layers
+            assert found.num_filled == expected.num_filled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_recorded_steps_in_any_precision(build: Model, draw_ids: Ids, mixer: str, dtype: torch.dtype) -> None:
+    model = build("seq2seq", mixer, stack=DEEP, exits={}).to(DEVICE, dtype)
+    recorded, plain = Decoding(model, graphs=True), Decoding(model, graphs=False)
+    ids = draw_ids(padding=[0, 2, 4]).to(DEVICE)
+    expected = plain.generate(ids, ids != PADDING, max_new_tokens=6, eos_token_id=[])
+    for _ in range(3):
+        found = recorded.generate(ids, ids != PADDING, max_new_tokens=6, eos_token_id=[])
+        assert found.scores.isfinite().all()
+        precision = {} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+        torch.testing.assert_close(found.scores[:, 0], expected.scores[:, 0], **precision)
+
+
+def test_recorded_steps_never_wait(build: Model, draw_ids: Ids, mixer: str) -> None:
+    """However many there are, the host waits as often as for a few."""
+    model, ids = build("seq2seq", mixer).to(DEVICE), draw_ids().to(DEVICE)
+    recorded = Decoding(model, graphs=True)
+
+    def waits_for(num_steps: int) -> int:
+        for _ in range(3):
+            with counting_waits() as waits:
+                recorded.generate(ids, max_new_tokens=num_steps, eos_token_id=[])
+        return len(waits)
+
+    assert waits_for(4) == waits_for(12)
+
+
+def test_recorded_steps_take_no_more_memory(build: Model, draw_ids: Ids) -> None:
+    """Once batches of all sizes have come."""
+    model = build("seq2seq", stack=DEEP, exits={}).to(DEVICE)
+    recorded, taken = Decoding(model, graphs=True), []
+    model.use_policy(BySign())
+    for _ in range(4):
+        for rows in (3, 1, 8):
+            recorded.generate(draw_ids(rows=rows).to(DEVICE), max_new_tokens=6, eos_token_id=[])
+        taken.append(torch.cuda.memory_allocated())
+    assert taken[-1] <= taken[-2] * 1.01
+
+
+def test_recorded_steps_follow_changed_weights(build: Model, draw_ids: Ids) -> None:
+    model, ids = build("seq2seq", tied_embeddings="none").to(DEVICE), draw_ids().to(DEVICE)
+    recorded = Decoding(model, graphs=True)
+    for _ in range(3):
+        before = recorded.generate(ids, max_new_tokens=6)
+    with torch.no_grad():
+        model.head.weight.neg_()
+    found = recorded.generate(ids, max_new_tokens=6)
+    assert not torch.equal(found.tokens, before.tokens)
+    assert torch.equal(found.tokens, Decoding(model, graphs=False).generate(ids, max_new_tokens=6).tokens)
+
+
+@pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
+def test_a_queue(build: Model, mixer: str, head: str) -> None:
+    """Requests of many lengths, greedy and sampled, through a queue: each is what the CPU says of it alone."""
+    model = build(head, mixer, stack=DEEP, exits={}, tied_embeddings="none")
+    model.use_policy(BySign())
+    here, there = twins(model)
+    there.use_policy(BySign())
+    rows = [torch.randint(4, 17, (1 + number % 7,)) for number in range(12)]
+    several: list[dict[str, Any]] = [{"max_new_tokens": 2 + number % 9} for number in range(len(rows))]
+
+    def options(number: int) -> dict[str, Any]:
+        drawn = {"do_sample": True, "generators": [torch.Generator().manual_seed(number)]}
+        return several[number] | (drawn if number % 3 == 0 else {})
+
+    with Engine(there).queue(max_rows=4) as queue:
+        tickets = [queue.submit(ids, **options(number)) for number, ids in enumerate(rows)]
+    for number, (ids, ticket) in enumerate(zip(rows, tickets, strict=True)):
+        expected = Decoding(here).generate(ids.unsqueeze(0), torch.ones(1, len(ids)), **options(number))
+        assert list(ticket.result(0).tokens) == expected.tokens[0].tolist()
+        assert list(ticket.result(0).depths) == expected.depths[0].tolist()

@@ -17,6 +17,7 @@ from depthwise.evaluation.word_depths import (
     write_plot,
 )
 
+from ..tasks.test_reconstruction import masked_run
 from .conftest import LABELLED, STACK, MakeRun, build_run
 
 LAYERS = 3
@@ -102,3 +103,31 @@ def test_histogram(folder: Path) -> None:
     path = write_plot(folder, table)
     assert path == folder / "results" / PLOT
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_depths_by_reconstruction(tmp_path: Path) -> None:
+    masked = masked_run(tmp_path / "masked", "a b c\nc b\n" * 4)
+    file = tmp_path / "labelled.tsv"
+    file.write_text("".join(f"{label}\t{text}\n" for label, text in LABELLED))
+    recipe = {
+        "task": "text_classification",
+        "data": {"cache": str(tmp_path / "cache"), **dict.fromkeys(("train", "valid", "test"), str(file))},
+        "tokenizer": {"path": str(masked)},
+        "model": {
+            "width": 16,
+            "encoder": {**STACK, "num_layers": LAYERS},
+            "word_depths": {"estimator": "reconstruction", "run": str(masked)},
+        },
+    }
+    folder = build_run(tmp_path / "run", recipe, seed=1)
+    run = load_run(folder, device="cpu")
+    assert words_decide(run.task)
+    found = evaluate_run(run, "test")
+    assert found.settings["word_depths"]["penalty"] == 0.1
+    assert found.mean_depth is not None
+    assert 1 <= found.mean_depth <= LAYERS
+    ((reply,),) = predict_with_words(run, [[Line(1, "a b")]])
+    words = run.task.words_with_depths(["a b"])  # type: ignore[attr-defined]
+    assert reply.text.endswith("\t" + " ".join(f"{word}:{depth}" for word, depth in words))
+    with pytest.raises(InputError, match="has its depth from where it stands, not from a table"):
+        table_of(run.task, folder)

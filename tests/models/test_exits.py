@@ -276,11 +276,6 @@ def test_a_model_without_exits_takes_no_policy(build: Model) -> None:
         model.use_policy(Never())
 
 
-def test_masks_are_filled_at_the_end(config_of: Callable[..., Any], build: Model) -> None:
-    with pytest.raises(ConfigError, match="remove exits"):
-        build("masked_lm", stack=DEEP, exits={})
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

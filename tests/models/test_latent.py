@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.engine import CompactEncoder, Engine
+from depthwise.engine import CompactEncoder
 from depthwise.errors import InputError
 from depthwise.models.executing import executed_by
 
@@ -129,14 +129,6 @@ def test_the_compact_executor_agrees(
         found = model(**batch)
     torch.testing.assert_close(found.logits, expected.logits)
     assert torch.equal(found.encoder_depths, expected.encoder_depths)
-
-
-def test_the_engine_says_what_it_cannot_run(build: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="this one has gates; use the model's own generate, or remove"):
-        Engine(build("seq2seq", latent={})).generate(torch.tensor([[5, 6]]))
-    assert not Engine(build("seq2seq", latent={})).can_generate()
-    assert not Engine(build("seq2seq", latent={**LANGUAGES, "sides": ["encoder"]})).can_generate()
-    assert Engine(build("seq2seq", latent={"sides": ["encoder"]})).can_generate()
 
 
 def test_a_model_without_gates_has_none_to_choose(build: Callable[..., Any]) -> None:

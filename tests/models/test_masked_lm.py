@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from depthwise.errors import ConfigError, InputError
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
+from depthwise.models.objective import ExitObjective
 
 IGNORED = -100
 IDS = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1], [9, 5, 2, 1]])
@@ -19,7 +20,7 @@ ORDER = torch.tensor([1, 0, 1])
 
 
 def build(**options: Any) -> DepthwiseForMaskedLM:
-    stack = {"num_layers": 1, "num_heads": 2, "ffn_width": 16, "dropout": 0.0}
+    stack = {"num_layers": options.pop("num_layers", 1), "num_heads": 2, "ffn_width": 16, "dropout": 0.0}
     model = DepthwiseForMaskedLM(DepthwiseConfig(vocab_size=12, width=8, encoder=stack, **options)).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
@@ -86,3 +87,38 @@ def test_labels_of_the_order_are_checked() -> None:
 def test_encoders_only() -> None:
     with pytest.raises(ConfigError, match=r"sentence_order +serves encoders without a decoder only"):
         DepthwiseConfig(vocab_size=12, decoder={}, sentence_order=True)
+
+
+@pytest.mark.parametrize("heads", ["tied", "separate"])
+def test_exits_learn_from_masked_places_alone(heads: str) -> None:
+    model = build(num_layers=3, exits={"heads": heads})
+    places = (LABELS.flatten() != IGNORED).nonzero().squeeze(1)
+    objective = ExitObjective(weights=(1.0, 2.0, 1.0))
+    everywhere = model(IDS, labels=LABELS, objective=objective, num_items_in_batch=3)
+    there = model(IDS, labels=LABELS, label_places=places, objective=objective, num_items_in_batch=3)
+    torch.testing.assert_close(there.loss, everywhere.loss)
+    torch.testing.assert_close(there.exit_nll, everywhere.exit_nll)
+    assert there.exit_items.tolist() == [3, 3, 3]
+    chosen = torch.randint(3, IDS.shape)
+    mixed = ExitObjective(chosen=chosen)
+    both = [model(IDS, labels=LABELS, objective=mixed, **given).loss for given in ({}, {"label_places": places})]
+    torch.testing.assert_close(both[0], both[1])
+
+
+def test_what_exits_guess_right_is_counted_where_they_are_judged() -> None:
+    model = build(num_layers=3, exits={})
+    found = model(IDS, labels=LABELS, objective=ExitObjective(weights=(1.0, 1.0, 1.0)))
+    last = model(IDS).logits.argmax(-1)
+    assert found.exit_correct[-1] == ((last == LABELS) & (LABELS != IGNORED)).sum()
+    assert model.train()(IDS, labels=LABELS, objective=ExitObjective(weights=(1.0, 1.0, 1.0))).exit_correct is None
+
+
+def test_exits_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match="do not judge the order of segments; remove sentence_order"):
+        build(num_layers=2, exits={}, sentence_order=True)
+    with pytest.raises(ConfigError, match="token would have to be learned"):
+        build(num_layers=2, exits={}, policy={"kind": "token"})
+    model = build(num_layers=2, exits={}, policy={"kind": "confidence", "threshold": 0.9})
+    assert model.trained_policy is None
+    with pytest.raises(InputError, match="exits learn from labels"):
+        model(IDS, objective=ExitObjective(weights=(1.0, 1.0)))

@@ -8,7 +8,7 @@ import torch
 
 from depthwise.config import StackConfig
 from depthwise.errors import InputError
-from depthwise.models.pruning import _shortened, layer_probabilities, layers_to_keep, pruned
+from depthwise.models.pruning import layer_probabilities, layers_to_keep, pruned
 
 LATENT = {"sides": ["encoder", "decoder"], "per_language": True}
 LATENT |= {"source_languages": ["en", "nl"], "target_languages": ["de", "fr"]}
@@ -149,5 +149,5 @@ def test_a_model_without_gates(build: Callable[..., Any]) -> None:
 
 def test_groups_become_a_list_of_blocks() -> None:
     stack = StackConfig(num_layers=6, groups=3, norm="pre")
-    shortened = _shortened(stack, (0, 3, 4, 5))
+    shortened = stack.of_layers((0, 3, 4, 5))
     assert (shortened.groups, shortened.shared_layers, shortened.num_layers) == (None, (0, 1, 2, 2), 4)

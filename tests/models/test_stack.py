@@ -178,3 +178,33 @@ def test_the_epsilon_of_every_norm(make: Make, norm: str) -> None:
     norms = [module for module in stack.modules() if isinstance(module, nn.LayerNorm)]
     assert len(norms) == (1 if norm == "none" else 3 * LAYERS + 1)
     assert {module.eps for module in norms} == {0.01}
+
+
+def test_layers_are_left_out_at_random_in_training_alone(make: Make, norm: str) -> None:
+    """Each pass runs what its draws say, as closed gates would have it; outside training all run (LayerDrop)."""
+    stack, x = make(norm=norm, layer_dropout=0.4, dropout=0.0), states()
+    whole = stack.run_all(x).last
+    assert torch.equal(whole, stack.run_all(x).last)
+    stack.train()
+    kept = []
+    for seed in range(200):
+        torch.manual_seed(seed)
+        found = stack.run_all(x).last
+        torch.manual_seed(seed)
+        run = torch.rand(LAYERS) >= 0.4
+        expected = stack.eval().run_all(x, lambda layer, _, run=run: Gate(run[layer])).last
+        stack.train()
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+        kept.append(run.tolist())
+    assert torch.tensor(kept).double().mean(0).tolist() == pytest.approx([0.6] * LAYERS, abs=0.1)
+
+
+def test_dropped_layers_join_other_gates(make: Make) -> None:
+    stack, x = make(layer_dropout=0.5, dropout=0.0).train(), states()
+    torch.manual_seed(0)
+    kept = torch.rand(LAYERS) >= 0.5
+    torch.manual_seed(0)
+    gates = [Gate(torch.tensor([True, False])), Gate(weight=torch.tensor(0.5).double()), False]
+    found = stack.run_all(x, lambda layer, _: gates[layer]).last
+    joined = [Gate(torch.tensor([True, False]) & kept[0]), Gate(kept[1], torch.tensor(0.5).double()), False]
+    torch.testing.assert_close(found, stack.eval().run_all(x, lambda layer, _: joined[layer]).last)

@@ -13,6 +13,8 @@ from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.tasks.multilingual import language_pairs
 
 NAMES = sorted(recipe.name for recipe in built_in() if "/latent-" in recipe.name)
+WEIGHTS = {"no-kl": 0.0, "neither": 0.0, "beta-10": 10.0}
+"""Of the divergence, as the released code counts it, where it is not 1, or 0.1 in small trials."""
 SIDES = {"encoder": ("encoder",), "decoder": ("decoder",), "both": ("encoder", "decoder")}
 
 
@@ -21,7 +23,7 @@ def options(recipe: Recipe, vocab_size: int = 1000) -> ModelConfig:
 
 
 def test_every_table_has_its_rows() -> None:
-    assert len(NAMES) == 47
+    assert len(NAMES) == 72
     assert {"multilingual/latent-ted8-diverse-o2m-decoder-12-100", "multilingual/latent-tatoeba-12-12"} <= set(NAMES)
 
 
@@ -39,17 +41,18 @@ def test_names_say_what_models_are(name: str) -> None:
     assert recipe.training.latent is not None
     if "aggregated" not in parts:
         assert not list(latent_problems(recipe.training.latent, model))
-    assert recipe.training.latent.beta in (0, 0.417) or recipe.training.latent.beta == pytest.approx(
-        1 / (model.decoder or model.encoder).num_layers if sides != ("encoder",) else 1 / model.encoder.num_layers,
-        abs=1e-4,
-    )
+    num_layers = getattr(model, (sides or ("encoder",))[-1]).num_layers
+    weight = next((given for part, given in WEIGHTS.items() if f"-{part}-" in f"{name}-"), 1.0)
+    if parts[1] in ("tatoeba", "multi30k", "wikitext2") and "beta" not in parts:
+        weight *= 0.1
+    assert recipe.training.latent.beta == pytest.approx(weight / num_layers, rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("multilingual/")])
 def test_every_update_has_all_pairs(name: str) -> None:
     recipe = read_recipe(name)
-    assert recipe.data.rounds
-    assert recipe.training.accumulate == len(language_pairs(recipe.data))
+    assert recipe.data.rounds != recipe.data.mixed
+    assert recipe.training.accumulate == (len(language_pairs(recipe.data)) if recipe.data.rounds else 1)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,7 @@ def test_ablations_change_one_thing() -> None:
         "no-kl": {"beta"},
         "no-target": {"target_depth"},
         "neither": {"beta", "target_depth"},
+        "beta-1": {"beta"},
         "beta-10": {"beta"},
         "aggregated": {"prior"},
         "inner-1": {"inner_updates"},

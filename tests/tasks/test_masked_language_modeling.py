@@ -232,3 +232,24 @@ def test_text_behind_a_mask_is_what_it_was_in_training(tmp_path: Path, kind: str
     (row,) = task.rows([("a <mask> ran",)])
     names = task.tokenizers.source.convert_ids_to_tokens(row.texts[0].tolist())
     assert names[names.index("<mask>") + 1].startswith({"word": "ran", "char": " "}.get(kind, "▁"))
+
+
+@pytest.mark.parametrize("objective", ["aligned", "mixed"])
+def test_exits(tmp_path: Path, objective: str) -> None:
+    """All exits learn; validation measures each of them by what it would lose alone."""
+    task = task_of(tmp_path, model={"exits": {}}, training={"exits": {"objective": objective}})
+    model, examples = model_of(task), task.examples("test")
+    batch = task.collate([examples[number] for number in range(len(examples))])
+    count = task.num_items(batch)
+    found = task.losses(model, batch, count)
+    metrics = task.validation_metrics({"loss": found.loss.item() * count, **found.totals}, count)
+    assert set(task.validation_names()) == set(metrics) >= {"nll_at_1", "nll_at_2", "accuracy"}
+    assert float(metrics["nll_at_2"]) == pytest.approx(float(metrics["nll"]))
+    assert float(metrics["loss"]) == pytest.approx((float(metrics["nll_at_1"]) + float(metrics["nll_at_2"])) / 2)
+    plain = task_of(tmp_path)
+    other = plain.new_model().eval().double()
+    other.load_state_dict(model.state_dict(), strict=False)
+    whole = plain.losses(other, batch, count)
+    assert float(whole.totals["nll"]) == pytest.approx(float(found.totals["nll"]))
+    assert float(whole.totals["correct"]) == float(found.totals["correct"])
+    task.losses(model.train(), batch, count).loss.backward()

@@ -99,6 +99,20 @@ def test_batches_of_training_are_of_one_pair_and_drawn_by_temperature(task: Mult
         assert len({stores.pair(index) for index in batch}) == 1
 
 
+def test_batches_that_mix_pairs_count_for_none(task: MultilingualTranslation) -> None:
+    task.recipe = replace(task.recipe, data=replace(task.recipe.data, mixed=True))
+    model, stores = task.new_model(), task.examples("train")
+    (numbers,) = task.batches_of(stores, BatchOptions(max_rows=6))
+    batch = task.collate([stores[number] for number in numbers])
+    assert sorted(batch["pair"].tolist()) == [0, 0, 0, 0, 1, 1]
+    losses, num_items = task.losses(model.train(), batch, None), task.num_items(batch)
+    metrics = task.validation_metrics({"loss": 1.0, **losses.totals}, num_items)
+    assert not any("/" in name for name in metrics)
+    valid = task.batches_of(stores, BatchOptions(max_rows=6, order="sorted"))
+    assert [len({stores.pair(number) for number in part}) for part in valid] == [1, 1]
+    assert "nll/en-yy" in task.losses(model.eval(), batch, None).totals
+
+
 def test_validation_counts_every_pair_for_itself(task: MultilingualTranslation) -> None:
     model, stores = task.new_model().eval(), task.examples("valid")
     totals, num_items = validate(task, model, stores, batch_tokens=20)

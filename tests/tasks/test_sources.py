@@ -148,6 +148,9 @@ def test_running_text(folder: Path) -> None:
     assert list(running_text(DataConfig(), (str(folder / "t.txt"),), "skip").examples(LineReport()))[1].line == 3
     (record,) = running_text(DataConfig(), (str(folder / "c.jsonl"),)).examples(LineReport())
     assert (record.texts, record.label) == (("a text",), None)
+    (folder / "l.tsv").write_text("x\tfirst text\ny\tsecond text\n")
+    labelled_lines = running_text(DataConfig(), (str(folder / "l.tsv"),)).examples(LineReport())
+    assert [example.texts for example in labelled_lines] == [("first text",), ("second text",)]
     hub = DataConfig(hub="some/set", text=("story", "title"))
     assert running_text(hub, ("train",)) == HubDataset("some/set", ("story",), split="train")
     with pytest.raises(DataError, match="running text is one file for each split"):

@@ -24,6 +24,7 @@ LINES = [
     *("good\tGreat film , so great", "good\tgreat acting", "bad\tterrible film", "bad\tso terrible ."),
     *("good\ta great one .", "bad\ta terrible one", "good\tgreat", "bad\tterrible , terrible"),
 ]
+PAIRS = [("good", "great film"), ("bad", "terrible film"), ("good", "the great one"), ("bad", "the terrible one")]
 IOB = "EU B-ORG\nrejects O\nlamb O\n\nPeter B-PER\nrejects O\nEU B-ORG\n"
 
 
@@ -146,7 +147,7 @@ def test_a_table_that_does_not_fit(task: TextClassification, tmp_path: Path) -> 
 
 def test_controls(tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
-        {"estimator": "random"},
+        {"estimator": "random", "matched": "words"},
         {"estimator": "frequency"},
         {"estimator": "fixed", "depth": 2},
     ]
@@ -155,6 +156,19 @@ def test_controls(tmp_path: Path) -> None:
     assert tables[0].histogram().tolist() == plain.histogram().tolist()
     assert tables[1].depth_of("great") < tables[1].depth_of("acting")
     assert set(tables[2].depths.tolist()) == {2}
+
+
+def test_random_depths_have_as_many_tokens_of_each_depth(tmp_path: Path) -> None:
+    lines = [f"{label}\t{text} {chr(97 + number % 13)}{number % 7}" for number in range(60) for label, text in PAIRS]
+    found = {}
+    for estimator in ("mutual_information", "random"):
+        task = task_of(
+            tmp_path / estimator, content="".join(f"{line}\n" for line in lines), word_depths={"estimator": estimator}
+        )
+        store = task.store("train")
+        marks = np.concatenate([store[index].marks[0] for index in range(len(store))])
+        found[estimator] = np.bincount(marks[marks > 0], minlength=LAYERS + 1) / (marks > 0).sum()
+    assert np.abs(found["random"] - found["mutual_information"]).max() < 0.05
 
 
 def test_depths_travel_to_other_processes(task: TextClassification) -> None:

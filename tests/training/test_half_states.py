@@ -1,5 +1,6 @@
 """Passes in half precision: gradients near those of float32, on weights that nobody else ever sees."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -161,6 +162,31 @@ def test_exits_learn_so_too(
         assert_near(found[0], found[1], 2 * TOLERANCE[dtype])
     assert ours.recorder.num_recorded == 1
     assert all(losses.loss.dtype == torch.float32 for losses in ours.seen)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gates_learn_in_float32(translation: dict[str, Any], trials: Trials, dtype: torch.dtype) -> None:
+    options = with_model(translation, latent={"sides": ["encoder", "decoder"]})
+    for side in ("encoder", "decoder"):
+        options["model"][side]["norm"] = "pre"
+    ours, theirs = trials(options, dtype)
+    for trial in (ours, theirs):
+        assert trial.task.latent is not None
+        trial.task.latent.attach(trial.model)  # type: ignore[arg-type]
+        trial.task.latent.advance(0, torch.device("cpu"))
+    expected = theirs(theirs.batch())
+    for _ in range(4):
+        assert_near(ours(ours.batch()), expected, 2 * TOLERANCE[dtype])
+    assert ours.recorder.num_recorded == 1
+    logits = [name for name in expected if name.endswith("latent.logits")]
+    assert len(logits) == 2
+    for name in logits:
+        assert bool(expected[name].all())
+        torch.testing.assert_close(
+            ours(ours.batch())[name], expected[name], rtol=0.2, atol=float(expected[name].abs().max()) / 10
+        )
+    twins = ours.passes._learners
+    assert sum(twin.dtype == torch.float32 for twin in twins) == 2
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -372,6 +398,33 @@ def test_exits_learn_on_a_gpu(translation: dict[str, Any], tmp_path: Path, objec
     training = {"precision": "bf16", "exits": {"objective": objective}, "half_states": True}
     found = losses_on_gpu(options, tmp_path / "run", **training)
     assert found[-1] < 0.9 * found[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_gates_learn_on_a_gpu(
+    translation: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """Recorded passes draw what plain ones draw, soft and hard, and logits learn with every second update alone."""
+    options = with_model(translation, latent={"sides": ["encoder", "decoder"]})
+    for side in ("encoder", "decoder"):
+        options["model"][side] |= {"norm": "pre", "num_layers": 3}
+    latent = {"soft_updates": 10, "anneal_updates": 5, "target_depth": 2, "inner_updates": 2, "lr": 0.05}
+    training = {"precision": precision, "half_states": True, "gradient_norms": True, "latent": latent}
+    recorded = losses_on_gpu(options, tmp_path / "recorded", **training)
+    monkeypatch.setattr(graphs, "NUM_PLAIN", 10**9)
+    plain = losses_on_gpu(options, tmp_path / "plain", **training)
+    assert recorded == pytest.approx(plain, rel=5e-2)
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / run / "layers.jsonl").read_text().splitlines()]
+        for run in ("recorded", "plain")
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        for side in ("encoder", "decoder"):
+            expected = other[side]["all"]["probabilities"]
+            assert one[side]["all"]["probabilities"] == pytest.approx(expected, abs=0.05)
+    assert ours[0]["decoder"]["all"]["probabilities"] == [0.5] * 3
+    assert ours[1]["decoder"] != ours[0]["decoder"]
 
 
 @pytest.mark.gpu

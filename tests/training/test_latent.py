@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from depthwise.errors import ConfigError
+from depthwise.training.checks import check_training
 from depthwise.training.run import train
 from depthwise.training.steering import Steering
 from depthwise.training.trainer import DepthwiseTrainer
 
-from .conftest import recipe_of
-from .test_processes import train_together
+from .conftest import PATIENCE, recipe_of
+from .test_processes import LAUNCH, train_together
 from .test_resume import assert_same_run, interrupted_at
 
 LOGITS = "model.decoder.latent.logits"
@@ -134,11 +138,16 @@ def test_processes_draw_alike(translation: dict[str, Any], tmp_path: Path) -> No
     assert (tmp_path / "two/layers.jsonl").read_bytes() == (tmp_path / "one/layers.jsonl").read_bytes()
 
 
-def test_sharded_logits_are_refused(translation: dict[str, Any], tmp_path: Path) -> None:
-    from depthwise.training.checks import check_training
+def test_sharded_processes_learn_alike() -> None:
+    """Logits that are split over two processes: samples and gradients are those of a whole model."""
+    command = [sys.executable, *LAUNCH, str(Path(__file__).with_name("sharded_latent.py"))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
+    assert "both agree" in done.stdout, done.stderr
 
-    with pytest.raises(ConfigError, match=r"training.shard.*splits the logits of gates"):
-        check_training(recipe_of(latent_options(translation), shard=True))
+
+def test_gates_may_be_sharded(translation: dict[str, Any]) -> None:
+    check_training(recipe_of(latent_options(translation), shard=True))
 
 
 def test_gates_of_a_model_without_any(translation: dict[str, Any], tmp_path: Path) -> None:

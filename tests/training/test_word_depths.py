@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from depthwise.depth.word_table_file import FILE
+from depthwise.errors import DataError
 from depthwise.evaluation import evaluation_of, load_run, read_examples
 from depthwise.tasks import TextClassification
 from depthwise.training.run import train
@@ -53,3 +54,13 @@ def test_a_run_goes_on_by_its_table(
     train(recipe, tmp_path / "parted")
     assert (tmp_path / "parted" / FILE).read_bytes() == before == (tmp_path / "whole" / FILE).read_bytes()
     assert_same_run(tmp_path / "whole", tmp_path / "parted")
+
+
+def test_data_that_tells_nothing_is_said_to_be_so(classification: dict[str, Any], tmp_path: Path) -> None:
+    """And not taken for a folder that cannot be written."""
+    file = tmp_path / "one.tsv"
+    file.write_text("x\tred\nx\tgreen\n")
+    options = with_depths(classification)
+    recipe = recipe_of({**options, "data": {**options["data"], "train": str(file)}})
+    with pytest.raises(DataError, match='all documents have the label "x"; mutual information needs at least two'):
+        train(recipe, tmp_path / "run")

@@ -12,10 +12,13 @@ from depthwise.cli.run_arguments import (
     DepthOption,
     Device,
     DeviceOption,
+    DraftedOption,
+    LosslessOption,
     Precision,
     PrecisionOption,
     Split,
     depth_of,
+    drafting_of,
     paths_and_changes,
     quieten,
 )
@@ -45,6 +48,8 @@ def evaluate(
         typer.Option("--against", help="Another run, or a file of predictions, to compare with.", metavar="RUN|FILE"),
     ] = None,
     depth: DepthOption = "trained",
+    lossless: LosslessOption = None,
+    drafted: DraftedOption = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the result files, if not that of the split and depth.")
     ] = None,
@@ -58,13 +63,17 @@ def evaluate(
     --against, they hold for both sides, and a paired bootstrap says whether the difference could be chance; the other
     run has its full depth. With --depth policy, changes such as policy.threshold=0.8 reach the run's policy, and
     policy.kind=confidence policy.threshold=0.9 or policy.kind=patience policy.patience=2 choose one that needs no
-    training. Results of other depths have names of their own, such as test-depth-2 and test-confidence-0.9.
+    training. With --lossless nobody leaves: text is that of full depth, made faster by drafts. Results of other ways to
+    run have names of their own, such as test-depth-2, test-confidence-0.9 and test-lossless-2.
     """
     folders, given = paths_and_changes(arguments)
     _check_folders(folders, alone=predictions is not None or against is not None)
     wanted_depth = depth_of(depth)
     if predictions is not None and wanted_depth is not None:
         raise typer.BadParameter("predictions that are given have no depth; leave one out", param_hint="--depth")
+    drafting = drafting_of(lossless, drafted)
+    if predictions is not None and drafting is not None:
+        raise typer.BadParameter("predictions that are given are not drafted; leave one out", param_hint="--lossless")
     _check_name(name, split)
 
     from depthwise.evaluation import (
@@ -95,7 +104,7 @@ def evaluate(
         if predictions is not None:
             evaluation = score_predictions(task, split.value, read_predictions(predictions))
         else:
-            run = load_run(folder, changes, device.value, precision.value, wanted_depth, policy_changes)
+            run = load_run(folder, changes, device.value, precision.value, wanted_depth, policy_changes, drafting)
             evaluation = evaluation_of(run, split.value, read_examples(run.task, split.value))
         found.append((folder, evaluation))
         if not as_json:
@@ -139,6 +148,10 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
         console.print(f"  {metric:<16} {shown}  ({evaluation.signatures[metric]})")
     if evaluation.settings.get("policy") is not None:
         console.print(f"  {'policy':<16} {_policy(evaluation.settings['policy'])}")
+    if (drafting := evaluation.settings.get("lossless")) is not None:
+        kept = f"{evaluation.acceptance_rate:.0%} of the tokens kept"
+        how = f"drafts of {drafting['num_drafted']} at depth {drafting['depth']}"
+        console.print(f"  {'lossless':<16} {how}, {kept}")
     if evaluation.settings.get("word_depths") is not None:
         console.print(f"  {'word depths':<16} {evaluation.settings['word_depths']['estimator']}")
     if evaluation.mean_depth is not None:
@@ -149,10 +162,9 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
     if evaluation.peak_memory_bytes is not None:
         cost += f", {evaluation.peak_memory_bytes / MEBIBYTE:,.0f} MiB"
     console.print(f"  {'time':<16} {cost} on {evaluation.hardware}")
-    if evaluation.token_layers is not None and evaluation.flops is not None:
-        console.print(
-            f"  {'operations':<16} {evaluation.flops / 1e9:,.3f} GFLOPs, {evaluation.token_layers:,} token-layers"
-        )
+    if evaluation.token_layers is not None:
+        flops = "" if evaluation.flops is None else f"{evaluation.flops / 1e9:,.3f} GFLOPs, "
+        console.print(f"  {'operations':<16} {flops}{evaluation.token_layers:,} token-layers")
 
 
 def _policy(options: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ def _show_run(console: Console, folder: Path) -> None:
 def _config(name: str) -> "DepthwiseConfig":
     """The configuration of a run folder or of a preset."""
     from depthwise.models.configuration import DepthwiseConfig
-    from depthwise.tasks.build import run_config
+    from depthwise.tasks.run_folder import run_config
 
     folder = Path(name)
     if not folder.exists():

@@ -13,9 +13,11 @@ from depthwise.cli.demo import demo
 from depthwise.cli.depths import depths
 from depthwise.cli.evaluate import evaluate
 from depthwise.cli.info import info
+from depthwise.cli.layers import layers
 from depthwise.cli.predict import predict
 from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
+from depthwise.cli.reconstruct import reconstruct
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
@@ -36,7 +38,9 @@ app.command()(sweep)
 app.command()(calibrate)
 app.command()(predict)
 app.command()(depths)
+app.command()(reconstruct)
 app.command()(prune)
+app.command()(layers)
 app.command()(info)
 app.command()(recipes)
 app.command()(train)

@@ -16,9 +16,12 @@ from depthwise.cli.run_arguments import (
     DepthOption,
     Device,
     DeviceOption,
+    DraftedOption,
+    LosslessOption,
     Precision,
     PrecisionOption,
     depth_of,
+    drafting_of,
     paths_and_changes,
     quieten,
 )
@@ -50,23 +53,34 @@ def predict(
             "--depths", help="Add, behind a tab, how many blocks each token ran; with depths of words, word:depth."
         ),
     ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="The language to write, for models of several (generation.target).", metavar="LANGUAGE"
+        ),
+    ] = None,
     depth: DepthOption = "trained",
+    lossless: LosslessOption = None,
+    drafted: DraftedOption = None,
     device: DeviceOption = Device.auto,
     precision: PrecisionOption = Precision.fp32,
 ) -> None:
     """Answer every line of input with a line of output, in order, as the input arrives.
 
     A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
-    language<TAB>text, or generation.target=LANGUAGE for all lines. A language model continues a line; a masked one
+    language<TAB>text, or --to LANGUAGE for all lines. A language model continues a line; a masked one
     fills <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
     are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error. With --depth policy,
     tokens leave by the run's policy, or by another one as for depthwise evaluate: policy.kind=confidence
-    policy.threshold=0.9.
+    policy.threshold=0.9. With --lossless nobody leaves: text is that of full depth, made faster by drafts.
     """
     paths, given = paths_and_changes(arguments)
     wanted_depth = depth_of(depth)
     if not 1 <= len(paths) <= 2:
         raise typer.BadParameter("give a run folder and, at most, one file", param_hint="RUN [FILE|-]")
+    drafting = drafting_of(lossless, drafted)
+    if score and drafting is not None:
+        raise typer.BadParameter("goes with predictions, not with --score", param_hint="--lossless")
     if score and depths:
         raise typer.BadParameter("goes with predictions, not with --score", param_hint="--depths")
     source = Path(paths[1]) if len(paths) == 2 and paths[1] != "-" else None
@@ -78,8 +92,8 @@ def predict(
     from depthwise.evaluation.word_depths import predict_with_words, words_decide
 
     quieten()
-    changes, policy_changes = parted(given)
-    run = load_run(paths[0], changes, device.value, precision.value, wanted_depth, policy_changes)
+    changes, policy_changes = parted(given if to is None else [*given, f"generation.target={to}"])
+    run = load_run(paths[0], changes, device.value, precision.value, wanted_depth, policy_changes, drafting)
     if score and not run.task.has_probabilities:
         raise InputError(f"{run.task.why_no_probability}; leave --score out")
 

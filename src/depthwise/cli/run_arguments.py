@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from depthwise.config import Recipe
+
+if TYPE_CHECKING:
+    from depthwise.engine import Drafting
 
 _NAME = re.compile(r"\w+(\.\w+)*")
 
@@ -43,6 +46,32 @@ DepthOption = Annotated[
         metavar="trained|full|N|policy|NAME",
     ),
 ]
+
+LosslessOption = Annotated[
+    int | None,
+    typer.Option(
+        "--lossless",
+        min=1,
+        help="Draft text at the exit of this depth and verify it by all blocks: says what full depth says, and lets "
+        "nobody leave early.",
+        metavar="E",
+    ),
+]
+DraftedOption = Annotated[
+    int | None, typer.Option("--drafted", min=1, help="Tokens of a draft, with --lossless.", metavar="N")
+]
+
+
+def drafting_of(depth: int | None, num_drafted: int | None) -> "Drafting | None":
+    """What both options ask for."""
+    if depth is None:
+        if num_drafted is not None:
+            raise typer.BadParameter("goes with --lossless; say at which exit to draft", param_hint="--drafted")
+        return None
+
+    from depthwise.engine import Drafting
+
+    return Drafting(depth) if num_drafted is None else Drafting(depth, num_drafted)
 
 
 def depth_of(text: str) -> int | str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from depthwise.config.latent import gates_fit_the_model
 from depthwise.config.model import ModelConfig, StackConfig
 from depthwise.config.relative import distances_serve
-from depthwise.config.structure import structure_fits_the_model
+from depthwise.config.structure import groups_share_layers, structure_fits_the_model
 from depthwise.config.word_depths import word_depth_problems
 from depthwise.errors import Problem
 
@@ -324,16 +324,25 @@ def _shared_layers_have_one_kernel(stack: View, model: View, centred: bool) -> I
             )
 
 
-def _groups_share_layers(stack: View, model: View, centred: bool) -> Iterator[Problem]:
-    if stack.groups is None:
+def _connections_have_their_norm(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    if stack.connections == "rezero" and stack.norm != "none":
+        yield stack.problem("norm", f'is "{stack.norm}", but rezero starts as the identity, without norms; use "none"')
+    if stack.connections == "dense" and stack.norm != "pre":
+        yield stack.problem("norm", f'is "{stack.norm}", but dense connections are those of pre-norm stacks; use "pre"')
+
+
+def _dense_layers_all_run(stack: View, model: View, centred: bool) -> Iterator[Problem]:
+    """Those who skip a layer have nothing of it to combine."""
+    if stack.connections != "dense":
         return
-    if stack.shared_layers is not None:
-        yield stack.problem("groups", "and shared_layers both say which layers share a block; remove one")
-    if stack.groups > stack.num_layers:
-        message = f"{stack.groups} blocks are more than the {stack.num_layers} layers that would run them; lower it"
-        yield stack.problem("groups", message)
-    elif len(set(stack.kernel_sizes or ())) > 1:
-        yield stack.problem("groups", "share kernels too; give one kernel size for all layers, or use shared_layers")
+    side = "encoder" if centred else "decoder"
+    skipping = [name for name in ("exits", "word_depths") if getattr(model, name) is not None]
+    if model.encoder is not None and model.decoder is not None and centred:
+        skipping = []
+    if model.latent is not None and side in model.latent.sides:
+        skipping.append("latent")
+    for name in skipping:
+        yield stack.problem("connections", f"dense wants all layers to run, and {name} skips some; remove one of both")
 
 
 def _learned_positions_are_limited(stack: View, model: View, centred: bool) -> Iterator[Problem]:
@@ -377,6 +386,8 @@ STACK_CHECKS: tuple[StackCheck, ...] = (
     _shared_layers_match_layers,
     _shared_layers_have_one_kernel,
     _learned_positions_are_limited,
-    _groups_share_layers,
+    groups_share_layers,
     distances_serve,
+    _connections_have_their_norm,
+    _dense_layers_all_run,
 )

@@ -65,6 +65,10 @@ class TokenExitConfig(TokenOracleConfig):
 
     kind = "token"
 
+    each_token: bool = False
+    """Where there is one prediction for a whole text (classification): whether its tokens leave each by itself, all
+    learning the depth of the text, or all together. Where every token has a prediction, it always leaves by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBinomialConfig(TokenOracleConfig):

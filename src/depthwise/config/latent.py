@@ -159,6 +159,8 @@ def gates_fit_the_model(model: "View") -> Iterator[Problem]:
         elif stack.norm == "post":
             message = 'is "post", which changes a state even where a gate is closed; use "pre" or "none" with latent'
             yield stack.problem("norm", message)
+        elif stack.layer_dropout:
+            yield stack.problem("layer_dropout", "leaves out layers that latent gates draw already; remove one")
     if model.exits is not None:
         yield model.problem("latent", "does not go with exits, which cut the same stack another way; remove one")
     if model.latent.per_language and (model.encoder is None or model.decoder is None):

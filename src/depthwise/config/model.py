@@ -4,7 +4,8 @@ A model is a width, a vocabulary and one or two stacks. An encoder alone classif
 decoder alone is a language model; both together translate. Everything here can be written in YAML or JSON.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from depthwise.config.latent import LatentConfig
@@ -26,6 +27,7 @@ KERNEL_NORMALIZATIONS = (
     "abs_l2",
 )
 NORMS = ("pre", "post", "none")
+CONNECTIONS = ("residual", "rezero", "dense")
 FFN_INITS = ("xavier", "torch")
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "tanh")
 """``gelu_new`` is the approximation of ``gelu`` by a hyperbolic tangent, under the name that checkpoints give it."""
@@ -75,6 +77,10 @@ class StackConfig:
     """What predicts dynamic kernels: the projected convolution input (as published) or the input of the layer."""
     norm: str = "post"
     """Where layer norm sits: ``post`` (after the residual sum), ``pre`` (before the branch) or ``none``."""
+    connections: str = "residual"
+    """How layers are connected: x + f(x) (``residual``); x + a·f(x) with one learned a for each layer, 0 at first
+    (``rezero``, Bachlechner et al. 2021, with norm ``none``); or each layer reads a learned combination of all before
+    it (``dense``, the DLCL of Wang et al. 2019, with norm ``pre``)."""
     final_norm: bool | None = None
     """A last norm after the stack; none means: where ``norm`` is ``pre``."""
     out_gain: float | None = None
@@ -97,6 +103,8 @@ class StackConfig:
     activation_dropout: float = 0.0
     input_dropout: float = 0.0
     """Dropout before the in-projection of a convolution."""
+    layer_dropout: float = 0.0
+    """Chance of every layer of being left out in training, for a whole batch (LayerDrop, Fan et al. 2020)."""
 
     def kernel_size(self, layer: int) -> int | None:
         """Kernel width (or attention window) of a layer; none where there is no limit."""
@@ -111,6 +119,16 @@ class StackConfig:
         if self.shared_layers is None:
             return layer
         return self.shared_layers[0 if len(self.shared_layers) == 1 else layer]
+
+    def of_layers(self, layers: Sequence[int]) -> "StackConfig":
+        """The same stack with these of its layers alone."""
+        sizes, shared = self.kernel_sizes, self.shared_layers
+        if sizes is not None and len(sizes) > 1:
+            sizes = tuple(sizes[layer] for layer in layers)
+        if self.has_shared_layers:
+            blocks = [*map(self.block_of, layers)]
+            shared = tuple([*dict.fromkeys(blocks)].index(block) for block in blocks)
+        return replace(self, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared, groups=None)
 
     @property
     def has_shared_layers(self) -> bool:

@@ -55,6 +55,8 @@ class DataConfig:
     rounds: bool = False
     """Whether batches of training come in rounds with one of each pair. With as many ``training.accumulate`` as there
     are pairs, every update has all of them."""
+    mixed: bool = False
+    """Whether batches of training hold examples of all pairs, where else each is of one."""
     text: tuple[str, ...] = ("text",)
     """Fields of jsonl and of ``hub`` that hold the text to classify, or both texts of a pair."""
     num_texts: int | None = None

@@ -12,7 +12,14 @@ GENERATING = ("translation", "multilingual_translation", "summarization")
 """Tasks with a source and a target."""
 ONLY_FOR = {
     **dict.fromkeys(
-        ("data.pairs", "data.temperature", "data.rounds", "tokenizer.language_token", "generation.target"),
+        (
+            "data.pairs",
+            "data.temperature",
+            "data.rounds",
+            "data.mixed",
+            "tokenizer.language_token",
+            "generation.target",
+        ),
         ("multilingual_translation",),
     ),
     **dict.fromkeys(("data.max_source_tokens", "data.max_target_tokens"), GENERATING),
@@ -62,6 +69,8 @@ def rounds_problems(data: DataConfig) -> Iterator[Problem]:
     """Rounds have one batch of each pair, whatever its share."""
     if data.rounds and data.temperature != 1:
         yield Problem("data.temperature", "has no effect with data.rounds, where all pairs are drawn alike; remove it")
+    if data.rounds and data.mixed:
+        yield Problem("data.mixed", "puts all pairs into every batch, and data.rounds one; give one of them")
 
 
 def half_states_problems(training: TrainingConfig) -> Iterator[Problem]:

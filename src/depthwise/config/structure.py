@@ -65,9 +65,25 @@ def structure_fits_the_model(model: "View") -> Iterator[Problem]:
     if model.encoder.norm == "post":
         message = 'is "post", where branches cannot be weighed; use "pre" or "none" with structure'
         yield model.encoder.problem("norm", message)
+    if model.encoder.connections == "dense":
+        message = "dense wants all layers to run, and structure skips some; remove one of both"
+        yield model.encoder.problem("connections", message)
     if model.latent is not None and "encoder" in model.latent.sides:
         yield model.problem("structure", "does not go with latent layers of the encoder; remove one")
     if model.word_depths is not None:
         yield model.problem("structure", "does not go with word_depths, which decide before the model runs; remove one")
     if model.exits is not None and model.decoder is None:
         yield model.problem("structure", "does not go with exits, which cut the same stack another way; remove one")
+
+
+def groups_share_layers(stack: "View", model: "View", centred: bool) -> Iterator[Problem]:
+    """Groups are one of two ways to say which layers share a block."""
+    if stack.groups is None:
+        return
+    if stack.shared_layers is not None:
+        yield stack.problem("groups", "and shared_layers both say which layers share a block; remove one")
+    if stack.groups > stack.num_layers:
+        message = f"{stack.groups} blocks are more than the {stack.num_layers} layers that would run them; lower it"
+        yield stack.problem("groups", message)
+    elif len(set(stack.kernel_sizes or ())) > 1:
+        yield stack.problem("groups", "share kernels too; give one kernel size for all layers, or use shared_layers")

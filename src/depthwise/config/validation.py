@@ -15,6 +15,7 @@ from depthwise.config.depth_parsing import parse_policy, placement_problems
 from depthwise.config.latent import MODEL_RULES as LATENT_RULES
 from depthwise.config.model import (
     ACTIVATIONS,
+    CONNECTIONS,
     EXIT_HEADS,
     EXIT_NORMS,
     FFN_INITS,
@@ -152,6 +153,7 @@ _CHOICES = {
     "mixer": MIXERS,
     "kernel_normalization": KERNEL_NORMALIZATIONS,
     "norm": NORMS,
+    "connections": CONNECTIONS,
     "ffn_init": FFN_INITS,
     "activation": ACTIVATIONS,
     "positions": POSITIONS,
@@ -167,7 +169,7 @@ _COUNTS = (
     *("num_layers", "num_heads", "ffn_width", "kernel_heads", "conv_width", "max_positions", "groups"),
 )
 _PROBABILITIES = (
-    *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect"),
+    *("dropout", "attention_dropout", "activation_dropout", "input_dropout", "dropconnect", "layer_dropout"),
     "classifier_dropout",
 )
 

@@ -11,7 +11,10 @@ from typing import Any
 from depthwise.config.parsing import Rules, at_least, choice, finite
 from depthwise.errors import Problem
 
-ESTIMATORS = ("mutual_information", "frequency", "random", "fixed")
+RECONSTRUCTION, RECONSTRUCTION_TABLE = "reconstruction", "reconstruction_table"
+BY_RECONSTRUCTION = (RECONSTRUCTION, RECONSTRUCTION_TABLE)
+ESTIMATORS = ("mutual_information", *BY_RECONSTRUCTION, "frequency", "random", "fixed")
+MATCHED = ("tokens", "words")
 WORDS = ("parted", "blanks")
 BINS = ("width", "quantile")
 UNSEEN = ("once", "smoothed")
@@ -23,12 +26,24 @@ class WordDepthsConfig:
     """How many blocks each word runs, decided by a table of words that is made from the training data."""
 
     estimator: str = "mutual_information"
-    """``mutual_information`` of word and label, or a control: by the ``frequency`` of words, at ``random`` with the
-    depths of ``mutual_information``, or the same ``fixed`` depth for all."""
+    """``mutual_information`` of word and label; how well a masked model guesses each word where it stands
+    (``reconstruction``), or in the mean over the training data (``reconstruction_table``); or a control: by the
+    ``frequency`` of words, at ``random`` with the depths of ``mutual_information``, or the same ``fixed`` depth for
+    all."""
+    run: str | None = None
+    """The folder of the masked language model, with exits, that guesses words (both of ``reconstruction``)."""
+    penalty: float = 0.1
+    """λ of ``reconstruction``: what a block costs, in nats."""
+    copies: int | None = None
+    """At most so many masked copies of a text, in each of which every so many-th word is masked; none means a copy for
+    every word, as in the paper (both of ``reconstruction``)."""
     depth: int | None = None
     """The depth of all words under ``fixed``."""
-    seed: int = 0
-    """Of ``random``."""
+    seed: int | None = None
+    """Of ``random``; none means that of the recipe."""
+    matched: str = "tokens"
+    """Whether ``random`` has as many ``tokens`` of each depth as ``mutual_information``, or as many different
+    ``words``."""
     words: str = "parted"
     """What a word is: what stands between blanks with each sign of punctuation ``parted`` off, or just what stands
     between ``blanks``."""
@@ -59,6 +74,9 @@ def _above_zero(value: float) -> str | None:
 
 RULES: Rules = {
     "estimator": partial(choice, ESTIMATORS),
+    "penalty": partial(at_least, 0),
+    "copies": partial(at_least, 1),
+    "matched": partial(choice, MATCHED),
     "depth": partial(at_least, 1),
     "seed": partial(at_least, 0),
     "words": partial(choice, WORDS),
@@ -72,22 +90,34 @@ RULES: Rules = {
 _DEFAULTS = WordDepthsConfig()
 _OF_BINS = ("log_scale", "bins", "range_quantile", "unseen")
 _OF_INFORMATION = ("added_count", "floor")
+_OF_RANDOM = ("seed", "matched")
+_OF_RECONSTRUCTION = ("run", "penalty", "copies")
 
 
 def word_depth_problems(options: Any) -> Iterator[Problem]:
     """What of ``WordDepthsConfig`` contradicts itself or has no effect; each option is right by itself."""
-    is_fixed = options.estimator == "fixed"
-    if is_fixed and options.depth is None:
+    estimator = options.estimator
+    if estimator == "fixed" and options.depth is None:
         yield Problem("depth", "required with estimator fixed; give the number of blocks that all words run")
-    idle: list[str] = [] if is_fixed else ["depth"]
-    if options.estimator != "random":
-        idle.append("seed")
-    if options.estimator in ("frequency", "fixed"):
-        idle += _OF_INFORMATION
-    if is_fixed:
-        idle += _OF_BINS
-    for name in idle:
+    if estimator in BY_RECONSTRUCTION and options.run is None:
+        message = f"required with estimator {estimator}; give the run of a masked language model with exits"
+        yield Problem("run", message)
+    for name in _idle(estimator):
         if getattr(options, name) != getattr(_DEFAULTS, name):
-            yield Problem(name, f"has no effect with estimator {options.estimator}; remove it")
+            yield Problem(name, f"has no effect with estimator {estimator}; remove it")
     if options.bins == "quantile" and options.range_quantile is not None:
         yield Problem("range_quantile", "has no effect on bins with equally many words; remove it")
+
+
+def _idle(estimator: str) -> list[str]:
+    """Options that an estimator does not look at."""
+    idle = [] if estimator == "fixed" else ["depth"]
+    if estimator != "random":
+        idle += _OF_RANDOM
+    if estimator not in BY_RECONSTRUCTION:
+        idle += _OF_RECONSTRUCTION
+    if estimator not in ("mutual_information", "random"):
+        idle += _OF_INFORMATION
+    if estimator == "fixed" or estimator in BY_RECONSTRUCTION:
+        idle += _OF_BINS
+    return idle

@@ -19,7 +19,7 @@ from depthwise.data.lines import Fault, LineReport
 from depthwise.data.rows import IdRow
 from depthwise.data.squad import Answer, Question
 from depthwise.data.templates import Pieces, fast_tokenizer, pair_template, pieces_of
-from depthwise.data.words import WordMarks
+from depthwise.data.words import TextMarks
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
@@ -92,7 +92,7 @@ def question_windows(
     report: LineReport,
     *,
     labelled: bool = True,
-    marks: WordMarks | None = None,
+    marks: TextMarks | None = None,
 ) -> list[AnswerWindow]:
     """All windows of all questions, in order; ``AnswerWindow.question`` counts the questions as they come.
 

@@ -40,7 +40,7 @@ from depthwise.data.store import (
     write_meta,
 )
 from depthwise.data.tokenizers import encoded
-from depthwise.data.words import WordMarks, encoded_with_marks
+from depthwise.data.words import TextMarks, encoded_with_marks
 from depthwise.errors import ConfigError, DataError, Problem
 
 TOO_LONG = ("skip", "cut")
@@ -89,7 +89,7 @@ def build_store(
     tokenizers: Sequence[PreTrainedTokenizerBase],
     options: StoreOptions,
     cache: Path,
-    marks: WordMarks | None = None,
+    marks: TextMarks | None = None,
 ) -> TokenStore:
     """The tokenised corpus, from the cache if it is there and whole. Each text has its own tokenizer, in order.
 
@@ -117,7 +117,7 @@ def store_key(
     corpus: Corpus,
     tokenizers: Sequence[PreTrainedTokenizerBase],
     options: StoreOptions,
-    marks: WordMarks | None = None,
+    marks: TextMarks | None = None,
 ) -> str:
     """A name for all that decides the content of a store."""
     parts = {
@@ -150,7 +150,7 @@ def _write_beside(
     corpus: Corpus,
     tokenizers: Sequence[PreTrainedTokenizerBase],
     options: StoreOptions,
-    marks: WordMarks | None,
+    marks: TextMarks | None,
 ) -> None:
     """Write to a folder beside the place, then let it take the place. The caller holds the lock."""
     beside = f".{place.name}-"
@@ -170,7 +170,7 @@ def _write(
     corpus: Corpus,
     tokenizers: Sequence[PreTrainedTokenizerBase],
     options: StoreOptions,
-    marks: WordMarks | None,
+    marks: TextMarks | None,
 ) -> None:
     report = LineReport(options.rules)
     vocab_size = max(len(tokenizer) for tokenizer in tokenizers)
@@ -213,7 +213,7 @@ Side = tuple[list[list[int]], list[list[int]] | None]
 
 
 def _encoded(
-    chunk: list[Example], tokenizers: Sequence[PreTrainedTokenizerBase], marks: WordMarks | None
+    chunk: list[Example], tokenizers: Sequence[PreTrainedTokenizerBase], marks: TextMarks | None
 ) -> list[Side]:
     """Ids of all texts, side by side."""
     sides: list[Side] = []

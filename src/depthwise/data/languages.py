@@ -142,6 +142,43 @@ class LanguageBatches(TokenBatches):
         return Plan(np.concatenate(parts), bounds, order)
 
 
+class MixedBatches(TokenBatches):
+    """A batch sampler over several pairs of languages, whose batches hold examples of all of them.
+
+    Examples are numbered as for ``LanguageBatches``, and batches are cut as if all were of one corpus. The temperature
+    decides how many examples of a pair an epoch has: none has fewer than there are, and those of small pairs come
+    several times, a random few of them once more than the others.
+    """
+
+    def __init__(
+        self,
+        lengths: Mapping[str, npt.NDArray[Any]],
+        options: BatchOptions,
+        temperature: float = 1.0,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not lengths:
+            raise DataError("there are no languages to batch; give at least one pair")
+        tables = [table if table.ndim == 2 else table[:, None] for table in lengths.values()]
+        sizes = np.array([*map(len, tables)])
+        by_size = temperature_shares(sizes, temperature) / sizes
+        self.examples_by_pair = dict(zip(lengths, np.rint(sizes * by_size / by_size.min()).astype(int), strict=True))
+        """How many examples of each pair an epoch has."""
+        draw, parts = np.random.default_rng(options.seed), []
+        for begin, size, wanted in zip(np.cumsum([0, *sizes]), sizes, self.examples_by_pair.values(), strict=False):
+            once_more = draw.permutation(size)[: wanted % size]
+            parts.append(begin + np.concatenate([np.tile(np.arange(size), wanted // size), once_more]))
+        self._numbers = np.concatenate(parts)
+        super().__init__(np.concatenate(tables)[self._numbers], options, rank=rank, world_size=world_size)
+
+    def planned(self, epoch: int) -> Plan:
+        """As if repeated examples were others."""
+        plan = super().planned(epoch)
+        return Plan(self._numbers[plan.examples], plan.bounds, plan.order)
+
+
 def _member(table: npt.NDArray[Any], name: str, options: BatchOptions) -> TokenBatches:
     """The batches of one pair, shuffled in a way of its own."""
     try:

@@ -5,7 +5,7 @@ to the word that its characters are of; blanks that are pieces of their own belo
 carries its tag, all others carry no loss (Devlin et al. 2019, section 5.3).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,12 +19,11 @@ from depthwise.data.lines import Fault, LineReport
 from depthwise.data.rows import IdRow
 from depthwise.data.tags import OUTSIDE
 from depthwise.data.templates import Template, fast_tokenizer, pieces_of, text_template
-from depthwise.data.words import UNMARKED
+from depthwise.data.words import NO_WORD, UNMARKED, Spans, TextMarks
 from depthwise.errors import ConfigError, DataError, Problem
 from depthwise.shapes import Tensor
 
 TOO_LONG = ("split", "cut")
-NO_WORD = -1
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ def tagged_rows(
     names: Sequence[str],
     options: WordPieceOptions,
     report: LineReport,
-    number_of: Callable[[str], int] | None = None,
+    marks: TextMarks | None = None,
 ) -> list[PieceRow]:
     """All sentences as rows with labels. A tag that is none of ``names`` is an error whatever the rule."""
     numbers = {name: number for number, name in enumerate(names)}
     rows: list[PieceRow] = []
-    aligner = WordAligner(tokenizer, options, number_of)
+    aligner = WordAligner(tokenizer, options, marks)
     for number, sentence in enumerate(sentences):
         parts = aligner.parts(sentence.words, number, _numbered(sentence, numbers))
         if not parts:
@@ -102,15 +101,15 @@ def tagged_rows(
 
 
 class WordAligner:
-    """Words to rows of pieces, with one tokenizer. ``number_of`` gives words the numbers that pieces are marked by."""
+    """Words to rows of pieces, with one tokenizer. ``marks`` give words the numbers that pieces are marked by."""
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
         options: WordPieceOptions,
-        number_of: Callable[[str], int] | None = None,
+        marks: TextMarks | None = None,
     ) -> None:
-        self.number_of = number_of
+        self.marks = marks
         self.tokenizer = fast_tokenizer(tokenizer)
         self.template: Template = text_template(tokenizer)
         self.options = options
@@ -128,9 +127,10 @@ class WordAligner:
         for each word."""
         ids, owners = self._pieces(words)
         rows = [self._row(ids[part], owners[part], sentence, labels) for part in self._slices(owners)]
-        if self.number_of is None:
+        if self.marks is None:
             return rows
-        numbers = np.array([*map(self.number_of, words), UNMARKED], np.uint16)  # -1, no word, is the last
+        (of_words,) = self.marks.numbers([" ".join(words)], [spans_of_words(words)])
+        numbers = np.array([*of_words, UNMARKED], np.uint16)  # -1, no word, is the last
         return [replace(row, marks=numbers[row.words]) for row in rows]
 
     def _pieces(self, words: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -138,10 +138,8 @@ class WordAligner:
         text = " ".join(words)
         pieces = pieces_of(text, self.tokenizer)
         owner_of_character = np.full(len(text) + 1, NO_WORD, np.int32)
-        place = 0
-        for number, word in enumerate(words):
-            owner_of_character[place : place + len(word)] = number
-            place += len(word) + 1
+        for number, (begin, end) in enumerate(spans_of_words(words)):
+            owner_of_character[begin:end] = number
         owners = np.full(len(pieces.ids), NO_WORD, np.int32)
         for piece, (start, end) in enumerate(pieces.offsets.tolist()):
             of_piece = owner_of_character[start:end]
@@ -187,6 +185,15 @@ class WordAligner:
         on_pieces = np.full(len(words), IGNORED, np.int32)
         on_pieces[places] = labels[of_words]
         return PieceRow(row.ids, sentence=sentence, words=words, labels=on_pieces)
+
+
+def spans_of_words(words: Sequence[str]) -> Spans:
+    """Where words stand that are joined by blanks."""
+    spans, place = [], 0
+    for word in words:
+        spans.append((place, place + len(word)))
+        place += len(word) + 1
+    return spans
 
 
 def tags_of_words(

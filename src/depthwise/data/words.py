@@ -5,6 +5,7 @@ Special tokens, and pieces of blanks alone, are of no word and get ``UNMARKED``.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from depthwise.data.store import MARKS
 from depthwise.data.templates import fast_tokenizer
 
 UNMARKED = 0
+NO_WORD = -1
+Spans = Sequence[tuple[int, int]]
+"""Words as the places of their characters, ``text[begin:end]``, in order."""
 Marks = npt.NDArray[np.uint16]
 _FORMS = {"parted": re.compile(r"\w+|[^\w\s]"), "blanks": re.compile(r"\S+")}
 
@@ -23,6 +27,11 @@ _FORMS = {"parted": re.compile(r"\w+|[^\w\s]"), "blanks": re.compile(r"\S+")}
 def words_of(text: str, form: str) -> list[str]:
     """What stands between blanks: with each sign of punctuation by itself (``parted``), or as it is (``blanks``)."""
     return _FORMS[form].findall(text)
+
+
+def spans_of(text: str, form: str) -> list[tuple[int, int]]:
+    """Where these words stand."""
+    return [match.span() for match in _FORMS[form].finditer(text)]
 
 
 class WordNormalizer:
@@ -36,37 +45,75 @@ class WordNormalizer:
         return "".join(seen.split()) or word
 
 
-@dataclass(frozen=True)
-class WordMarks:
-    """Gives every piece the number of its word; ``number_of`` knows words as they stand in the text.
+class TextMarks(ABC):
+    """Gives every word of a text a number, and every piece that of its word.
 
     ``identity`` tells apart marks that give different numbers.
     """
+
+    form: str
+    identity: str
+
+    @abstractmethod
+    def numbers(self, texts: Sequence[str], spans: Sequence[Spans]) -> list[list[int]]:
+        """The number of every word of every text, where words are the characters of these spans."""
+
+    def words(self, text: str) -> list[tuple[str, int]]:
+        """The words of a text with their numbers."""
+        (found,) = self.words_of_texts([text])
+        return found
+
+    def words_of_texts(self, texts: Sequence[str]) -> list[list[tuple[str, int]]]:
+        """The same of many texts at once."""
+        spans = [spans_of(text, self.form) for text in texts]
+        return [
+            [(text[begin:end], number) for (begin, end), number in zip(of_text, numbers, strict=True)]
+            for text, of_text, numbers in zip(texts, spans, self.numbers(texts, spans), strict=True)
+        ]
+
+    def of_pieces(self, text: str, offsets: npt.NDArray[np.integer]) -> Marks:
+        """The number of each piece, made from the characters ``text[start:end]``: that of the first word there."""
+        (marks,) = self.of_texts([text], [offsets])
+        return marks
+
+    def of_texts(self, texts: Sequence[str], offsets: Sequence[npt.NDArray[np.integer]]) -> list[Marks]:
+        """The same for the pieces of many texts at once."""
+        spans = [spans_of(text, self.form) for text in texts]
+        found = []
+        for of_text, numbers, places in zip(spans, self.numbers(texts, spans), offsets, strict=True):
+            with_none = np.array([*numbers, UNMARKED], MARKS)  # -1, no word, is the last
+            found.append(with_none[owners_of(of_text, places)])
+        return found
+
+
+@dataclass(frozen=True)
+class WordMarks(TextMarks):
+    """The same number for a word wherever it stands; ``number_of`` knows words as they stand in texts."""
 
     number_of: Callable[[str], int]
     form: str
     identity: str
 
-    def words(self, text: str) -> list[tuple[str, int]]:
-        """The words of a text with their numbers."""
-        return [(word, self.number_of(word)) for word in words_of(text, self.form)]
+    def numbers(self, texts: Sequence[str], spans: Sequence[Spans]) -> list[list[int]]:
+        return [
+            [self.number_of(text[begin:end]) for begin, end in of_text]
+            for text, of_text in zip(texts, spans, strict=True)
+        ]
 
-    def of_pieces(self, text: str, offsets: npt.NDArray[np.integer]) -> Marks:
-        """The number of each piece, made from the characters ``text[start:end]``: that of the first word there."""
-        found = [(match.start(), match.end(), match.group()) for match in _FORMS[self.form].finditer(text)]
-        if not found or not len(offsets):
-            return np.full(len(offsets), UNMARKED, MARKS)
-        begins = np.array([begin for begin, _, _ in found])
-        ends = np.array([end for _, end, _ in found])
-        numbers = np.array([self.number_of(word) for _, _, word in found], MARKS)
-        words = np.searchsorted(ends, offsets[:, 0], side="right")
-        last = len(found) - 1
-        is_within = (words <= last) & (begins[np.minimum(words, last)] < offsets[:, 1])
-        return np.where(is_within, numbers[np.minimum(words, last)], UNMARKED).astype(MARKS)
+
+def owners_of(spans: Spans, offsets: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Which word each piece is of: the first that it has characters of, or ``NO_WORD``."""
+    if not spans or not len(offsets):
+        return np.full(len(offsets), NO_WORD, np.int64)
+    begins, ends = np.array(spans).T
+    words = np.searchsorted(ends, offsets[:, 0], side="right")
+    last = len(spans) - 1
+    is_within = (words <= last) & (begins[np.minimum(words, last)] < offsets[:, 1])
+    return np.where(is_within, np.minimum(words, last), NO_WORD)
 
 
 def encoded_with_marks(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: WordMarks
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: TextMarks
 ) -> tuple[list[list[int]], list[list[int]]]:
     """The ids of each text, as ``tokenizers.encoded`` gives them, and the mark of every id."""
     if not texts:
@@ -80,8 +127,8 @@ def encoded_with_marks(
         return_offsets_mapping=True,
         verbose=False,
     )
-    offsets = (np.array(of_text, np.int64).reshape(-1, 2) for of_text in encoding["offset_mapping"])
-    marked = [marks.of_pieces(text, places).tolist() for text, places in zip(texts, offsets, strict=True)]
+    offsets = [np.array(of_text, np.int64).reshape(-1, 2) for of_text in encoding["offset_mapping"]]
+    marked = [numbers.tolist() for numbers in marks.of_texts(texts, offsets)]
     ids: list[list[int]] = encoding["input_ids"]
     return ids, marked
 

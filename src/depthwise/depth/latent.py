@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from depthwise.config.latent import LatentConfig
 from depthwise.depth.plan import Gate, Plan
@@ -51,12 +52,25 @@ class LatentGates:
         return Plan(each(torch.ones_like(self.weight, dtype=torch.bool)), each(self.weight))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What gates were in one pass of training, with gradients that lead to their logits: of all languages."""
+
+    logits: Float[Tensor, "G N"]
+    samples: Float[Tensor, "G N"]
+
+    @property
+    def probabilities(self) -> Float[Tensor, "G N"]:
+        return self.logits.sigmoid()
+
+
 class LatentLayers(nn.Module):
     """The logits of the gates of one stack: one for each layer, or for each layer and language.
 
     In training every pass draws a sample for each language, soft or (``hardness`` 1) straight through. The noise is
     ``noise`` where somebody has put some there, so that processes draw alike and recorded passes find it in its place;
-    ``drawn`` keeps what the last pass took. Outside training nothing is drawn, unless ``mode`` is ``sampled``.
+    ``drawn`` keeps what the last pass made of it: logits of sharded models are whole while these run, and at no other
+    time. Outside training nothing is drawn, unless ``mode`` is ``sampled``.
     ``temperature`` and ``hardness`` are kept with the weights, since a soft gate is the mean of what was trained with.
     """
 
@@ -72,7 +86,7 @@ class LatentLayers(nn.Module):
         self.register_buffer("hardness", torch.tensor(0.0))
         self.mode = options.gates
         self.noise: Tensor | None = None
-        self.drawn: Tensor | None = None
+        self.drawn: Drawn | None = None
         self._generator: torch.Generator | None = None
 
     def use(self, mode: str, seed: int = 0) -> None:
@@ -82,19 +96,25 @@ class LatentLayers(nn.Module):
         if mode == "sampled":
             self._generator = torch.Generator(self.logits.device).manual_seed(seed)
 
+    def whole_logits(self) -> Float[Tensor, "_g N"]:
+        """α of all languages; where processes share them out, they put them together here."""
+        logits: Tensor = self.logits
+        return logits.full_tensor() if isinstance(logits, DTensor) else logits
+
     @property
     def probabilities(self) -> Float[Tensor, "_g N"]:
         """σ(α) of all languages."""
-        return self.logits.sigmoid()
+        return self.whole_logits().sigmoid()
 
     @property
     def is_open(self) -> Bool[Tensor, "_g N"]:
         """The layers that each language uses: those with a probability above one half."""
-        return self.logits > 0
+        return self.whole_logits() > 0
 
     def samples(self, noise: Float[Tensor, "_g N"]) -> Float[Tensor, "_g N"]:
         """z of all languages; where it is hard, it has the gradient of the soft one."""
-        soft = ((self.logits + noise.to(self.logits.dtype)) / self.temperature).sigmoid()
+        logits = self.whole_logits()
+        soft = ((logits + noise.to(logits.dtype)) / self.temperature).sigmoid()
         hard = (soft > 0.5).to(soft.dtype) + (soft - soft.detach())
         return torch.where(self.hardness > 0.5, hard, soft)
 
@@ -105,14 +125,14 @@ class LatentLayers(nn.Module):
 
     def forward(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> LatentGates:
         """The gates of a pass over rows in these languages, numbered as in ``languages``."""
-        rows = self._rows(languages, num_rows)
+        rows = self.rows_of(languages, num_rows)
         whole = self.options.whole_layer
         if self.training:
             noise = self.noise
             if noise is None:
                 noise = logistic_noise(self.logits.shape, device=self.logits.device)
-            self.drawn = noise
-            return LatentGates(weight=_by_row(self.samples(noise), rows), whole=whole)
+            self.drawn = Drawn(self.logits * 1, self.samples(noise))
+            return LatentGates(weight=_by_row(self.drawn.samples, rows), whole=whole)
         if self.mode == "hard":
             return LatentGates(run=_by_row(self.is_open, rows))
         if self.mode == "soft":
@@ -122,7 +142,8 @@ class LatentLayers(nn.Module):
         noise = logistic_noise(self.logits.shape, device=self.logits.device, generator=self._generator)
         return LatentGates(weight=_by_row(self.samples(noise), rows), whole=whole)
 
-    def _rows(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> Int[Tensor, "B"] | None:
+    def rows_of(self, languages: Int[Tensor, "B"] | None, num_rows: int) -> Int[Tensor, "B"] | None:
+        """The number of each row's language; none where all have the same gates."""
         if len(self.languages) <= 1:
             return None
         name = f"{'source' if self.side == 'encoder' else 'target'}_languages"

@@ -41,6 +41,8 @@ class WordCounts:
     """(words, labels)"""
     documents: Counts
     """(labels,)"""
+    occurrences: Counts | None = None
+    """(words,) how often each stands in all documents together, where somebody has asked for it."""
 
     @property
     def num_documents(self) -> int:
@@ -96,10 +98,11 @@ class WordCounter:
     """Counts documents as they come. Memory grows with the number of different words, not of documents.
 
     ``normalize`` says under which name a word is counted; words with the same name are one. Each way of writing is
-    asked about once.
+    asked about once. ``occurrences`` are counted too on request.
     """
 
-    def __init__(self, normalize: Callable[[str], str] | None = None) -> None:
+    def __init__(self, normalize: Callable[[str], str] | None = None, *, occurrences: bool = False) -> None:
+        self._occurrences: Counts | None = np.zeros(1024, np.int64) if occurrences else None
         self._numbers: dict[str, int] = {}
         self._number_of: Mapping[str, int] = _Numbered(self._numbers, normalize)
         self._labels: dict[str, int] = {}
@@ -118,17 +121,29 @@ class WordCounter:
         order = [self._labels[name] for name in names]
         documents = np.array([self._documents[number] for number in order], np.int64)
         present = self._present[: len(self._numbers)][:, order]
-        return WordCounts(tuple(self._numbers), tuple(names), present, documents)
+        occurrences = None if self._occurrences is None else self._occurrences[: len(self._numbers)]
+        return WordCounts(tuple(self._numbers), tuple(names), present, documents, occurrences)
 
     def _count(self, chunk: list[tuple[Iterable[str], str | None]]) -> None:
         label_numbers = np.array([self._label(label) for _, label in chunk], np.int64)
         number_of = self._number_of.__getitem__
-        distinct = [set(map(number_of, words)) for words, _ in chunk]
+        if self._occurrences is None:
+            distinct = [set(map(number_of, words)) for words, _ in chunk]
+        else:
+            every = [list(map(number_of, words)) for words, _ in chunk]
+            self._add_occurrences(np.fromiter(chain.from_iterable(every), np.int64))
+            distinct = list(map(set, every))
         sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
         numbers = np.fromiter(chain.from_iterable(distinct), np.int64, int(sizes.sum()))
         self._make_room()
         places = numbers * self._present.shape[1] + np.repeat(label_numbers, sizes)
         np.add.at(self._present.reshape(-1), places, 1)
+
+    def _add_occurrences(self, numbers: Counts) -> None:
+        assert self._occurrences is not None
+        found = np.bincount(numbers, minlength=_doubled(len(self._occurrences), len(self._numbers)))
+        found[: len(self._occurrences)] += self._occurrences
+        self._occurrences = found
 
     def _label(self, label: str | None) -> int:
         if label is None:

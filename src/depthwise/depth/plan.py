@@ -1,6 +1,6 @@
 """Which blocks run for which token, decided before the stack runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,10 +24,15 @@ class Gate:
 
 @dataclass(frozen=True)
 class Plan:
-    """``run[n, b, t]`` says whether token t of row b runs block n; ``weight`` gives its branches a soft factor."""
+    """``run[n, b, t]`` says whether token t of row b runs block n; ``weight`` gives its branches a soft factor.
+
+    A plan may lie on the host while states are on a device. ``real`` then says, on the host too, which tokens are no
+    padding, so that nobody has to ask the device.
+    """
 
     run: Bool[Tensor, "N B T"]
     weight: Float[Tensor, "N B T"] | None = None
+    real: Bool[Tensor, "B T"] | None = None
 
     @classmethod
     def of_depths(cls, depths: Int[Tensor, "B T"], num_layers: int) -> "Plan":
@@ -39,6 +44,11 @@ class Plan:
             )
         layers = torch.arange(num_layers, device=depths.device).view(-1, 1, 1)
         return cls(layers < depths)
+
+    def to(self, device: torch.device) -> "Plan":
+        """The same plan there."""
+        weight = None if self.weight is None else self.weight.to(device, non_blocking=True)
+        return replace(self, run=self.run.to(device, non_blocking=True), weight=weight)
 
     @property
     def depths(self) -> Int[Tensor, "B T"]:

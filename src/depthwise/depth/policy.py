@@ -88,6 +88,11 @@ class Policy(nn.Module):
     by_sequence: ClassVar[bool] = False
     """Whether its losses are sums over sequences and not over tokens."""
 
+    @property
+    def each_token(self) -> bool:
+        """Whether it asks every token, also where there is one prediction for a whole row."""
+        return False
+
     def plan(self, context: Context) -> Int[Tensor, "B T"]:
         """The depth of every token, one of the exits; what it says of padding does not matter."""
         raise TypeError(f"{type(self).__name__} plans nothing")

@@ -20,7 +20,8 @@ class TokenExit(Policy):
     Decides: at the first exit, for every token by itself.
     Source: Elbayad et al. 2020, "Depth-Adaptive Transformer" (token-specific depth, multinomial).
     Choose it: where depth should be known early and deciding should cost next to nothing; it never looks at scores.
-    ``poisson_binomial`` decides later and so knows more.
+    ``poisson_binomial`` decides later and so knows more. With ``each_token``, never_correct = last and an encoder
+    that classifies texts, it is the halting unit that Liu et al. (2021) compare with.
     Needs: exits that were trained, and its classifier trained on them.
     """
 
@@ -30,6 +31,10 @@ class TokenExit(Policy):
         super().__init__()
         self.options = options
         self.classifier = nn.Linear(width, num_exits)
+
+    @property
+    def each_token(self) -> bool:
+        return self.options.each_token
 
     def leaving(self, visit: Visit, state: State) -> tuple[Bool[Tensor, "B T"], State]:
         """The state holds the index of the exit that was chosen."""

@@ -5,7 +5,8 @@
 
 so that words which tell much about the label run few of the N blocks, and those that tell nothing run all. Other
 estimators are controls: ``frequency`` has v(x) = −log of the share of documents with the word, ``random`` deals the
-depths of mutual information out anew, ``fixed`` gives all words one.
+depths of mutual information out anew, so that as many tokens (or different words) have each depth as before, and
+``fixed`` gives all words one.
 
 Source: Liu et al. 2021, "Faster Depth-Adaptive Transformers", section 3.1, as read in ``docs/in-advance.md``.
 """
@@ -78,13 +79,25 @@ class WordTable:
         if self.values is not None and len(self.values):
             low, high = _ends(self.values, self.options)
             found = {"min": low, "max": high}
-            if self.options.bins == "width":
+            if self.options.bins == "width" and self.options.estimator != "reconstruction_table":
                 found["width"] = (high - low) / self.num_layers
         return {**found, "histogram": self.histogram().tolist(), "unseen": self.unseen_depth}
 
 
-def word_table(counts: WordCounts, options: WordDepthsConfig, *, num_layers: int, tokenizer: str) -> WordTable:
-    """The depths of all words by the estimator that the options name."""
+def word_table(
+    counts: WordCounts,
+    options: WordDepthsConfig,
+    *,
+    num_layers: int,
+    tokenizer: str,
+    tokens: Counts | None = None,
+    seed: int = 0,
+) -> WordTable:
+    """The depths of all words by the estimator that the options name.
+
+    ``tokens`` says how many tokens each word makes up in all documents, for those who look at that; ``seed`` is that
+    of ``random`` where the options name none.
+    """
     if not counts.words:
         raise DataError("there is no word to give a depth; give training data with text")
     made = WordTable(counts, np.empty(0, np.int64), 1, options, num_layers, tokenizer)
@@ -103,13 +116,17 @@ def word_table(counts: WordCounts, options: WordDepthsConfig, *, num_layers: int
         values = _scaled(found, options)
         beyond = float(_scaled(np.array([counts.unseen_information(options.added_count)]), options)[0])
     depths = binned(values, values, options, num_layers)
-    if options.estimator == "random":
-        depths = np.random.default_rng(options.seed).permutation(depths)
+    generator = np.random.default_rng(seed if options.seed is None else options.seed)
+    if options.estimator == "random" and options.matched == "words":
+        depths = generator.permutation(depths)
     once = counts.frequencies() == 1
     if options.unseen == "once" and once.any():
-        unseen = int(np.floor(depths[once].mean() + 0.5))
+        unseen = rounded_mean(depths[once])
     else:  # also where no word stands in one document alone
         unseen = int(binned(np.array([beyond]), values, options, num_layers)[0])
+    if options.estimator == "random" and options.matched == "tokens":
+        assert tokens is not None  # words never seen keep their depth: they are tokens too
+        depths = dealt_out(depths, tokens, generator)
     return _told(replace(made, depths=depths, unseen_depth=unseen, information=found, values=values))
 
 
@@ -127,6 +144,32 @@ def binned(values: Values, of_words: Values, options: WordDepthsConfig, num_laye
     bins = np.floor((values - low) / ((high - low) / num_layers)).astype(np.int64) + 1
     found: Depths = np.clip(bins, 1, num_layers)
     return found
+
+
+def dealt_out(depths: Depths, tokens: Counts, generator: np.random.Generator) -> Depths:
+    """Depths at random by which as many tokens have each depth as by these, as far as whole words allow.
+
+    Words that make up most tokens come first. Each draws a depth that still has room for all its tokens, with a chance
+    that goes with the room; one for which there is no such depth takes that with most room.
+    """
+    room = np.bincount(depths, weights=tokens).astype(np.float64)
+    mixed = generator.permutation(len(depths))
+    order = mixed[np.argsort(-tokens[mixed], kind="stable")]
+    chances = generator.random(len(depths))
+    found = np.empty_like(depths)
+    for place, chance in zip(order.tolist(), chances.tolist(), strict=True):
+        wanted = tokens[place]
+        open_room = np.where(room >= max(wanted, 1), room, 0.0)
+        ends = np.cumsum(open_room)
+        chosen = int(np.searchsorted(ends, chance * ends[-1], side="right")) if ends[-1] > 0 else int(room.argmax())
+        room[chosen] -= wanted
+        found[place] = chosen
+    return found
+
+
+def rounded_mean(depths: npt.NDArray[Any]) -> int:
+    """The mean of depths as a depth; halves go up."""
+    return int(np.floor(depths.mean() + 0.5))
 
 
 def _scaled(information: Values, options: WordDepthsConfig) -> Values:

@@ -8,7 +8,7 @@ from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.rows import on_device
 from depthwise.engine.search import Found, padding_of
 from depthwise.engine.search_options import SearchOptions
-from depthwise.engine.stepping import Stepper
+from depthwise.engine.stepping import Steps
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 NEVER = -1.0e9
@@ -51,7 +51,7 @@ class Beams:
 
 
 def search_beam(
-    stepper: Stepper, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
+    stepper: Steps, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
 ) -> Found:
     """The best sequences of each input that a beam of hypotheses comes to.
 

@@ -20,7 +20,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from depthwise.depth import Plan, StructurePredictor
-from depthwise.engine.encoder import CompactEncoder, planned
+from depthwise.engine.encoder import CompactEncoder, on_host, planned
 from depthwise.engine.linear_maps import can_pack
 from depthwise.engine.structured import run_by_rows
 from depthwise.models.masked import Leaving, run_leaving, run_masked, run_structured
@@ -112,7 +112,7 @@ class MaskedEncoder:
             run = run_structured if any(isinstance(block, FSDPModule) for block in stack.layers) else run_by_rows
             output, depths = run(stack, x, structure, valid=valid)
         elif plan is not None:
-            plan = Plan(plan.run.to(x.device), None if plan.weight is None else plan.weight.to(x.device))
+            plan = plan.to(x.device)
             output, depths = run_masked(stack, x, plan, valid=valid), plan.depths
         elif leaving is not None:
             output, depths = run_leaving(stack, x, leaving, steps, valid=valid)
@@ -135,7 +135,9 @@ def saves_time(
     if plan is not None and tuple(plan.run.shape) != (num_blocks, *x.shape[:2]):
         return False  # the masked executor says what is wrong with it
     if plan is not None:
-        runs = plan.run if valid is None else plan.run & valid.to(plan.run.device)
+        runs = plan.run
+        if valid is not None:
+            runs = runs & (on_host(valid, plan) if runs.device.type == "cpu" else valid)
         by_layer = runs.flatten(1).sum(1).cpu()
         ran = by_layer.nonzero()
         num_blocks, num_run = int(ran.amax()) + 1 if len(ran) else 0, float(by_layer.sum())

@@ -1,5 +1,7 @@
 """What a decoder writes for every column (step) of every row, in place."""
 
+import copy
+
 import torch
 
 from depthwise.engine.rows import Pending, Rows
@@ -20,6 +22,15 @@ class Columns:
         self.num_rows, self.width, self.reach = num_rows, width, reach
         self._table = like.new_zeros(num_rows, FIRST_CAPACITY, width)
         self._first = self._end = 0
+
+    @property
+    def device(self) -> torch.device:
+        return self._table.device
+
+    @property
+    def end(self) -> int:
+        """Behind the last column that there is room for."""
+        return self._end
 
     def make_room(self, end: int) -> None:
         """Room for all columns before ``end``."""
@@ -56,10 +67,41 @@ class Columns:
         kept = self._table[:, self._oldest - self._first : self._end - self._first]
         kept.index_copy_(0, targets, kept.index_select(0, sources))
 
+    # Where rows come and go
+
+    def shift(self, by: int) -> None:
+        """Column c becomes column c + ``by``. Those before 0 are forgotten; what comes in front of the first is 0."""
+        oldest, end = self._oldest + by, self._end + by
+        self._first, self._end = self._first + by, end
+        wanted = 0 if self.reach is None else max(0, end - self.reach)
+        if self._first > wanted:
+            table = self._table.new_zeros(self.num_rows, max(2 * (end - wanted), FIRST_CAPACITY), self.width)
+            table[:, oldest - wanted : end - wanted] = self.between(oldest, end)
+            self._table, self._first = table, wanted
+        elif oldest > wanted:
+            self.between(wanted, oldest).zero_()
+
+    def add_rows(self, count: int) -> None:
+        """So many more rows, of zeros, behind the last."""
+        num_rows = self.num_rows + count
+        if num_rows > len(self._table):
+            self._table = torch.cat(
+                [self._table, self._table.new_zeros(num_rows - len(self._table), *self._table.shape[1:])]
+            )
+        self._table[self.num_rows : num_rows, self._oldest - self._first : self._end - self._first] = 0
+        self.num_rows = num_rows
+
+    def last_rows(self, count: int) -> "Columns":
+        """The same columns of the last rows alone; what is written there is written here."""
+        part = copy.copy(self)
+        part.num_rows, part._table = count, self._table[self.num_rows - count : self.num_rows]
+        return part
+
     @property
     def _oldest(self) -> int:
         """The first column that may still be read."""
-        return self._first if self.reach is None else max(self._first, self._end - self.reach)
+        oldest = max(self._first, 0)
+        return oldest if self.reach is None else max(oldest, self._end - self.reach)
 
 
 class RunningSum:
@@ -102,6 +144,23 @@ class RunningSum:
 
     def move(self, sources: Int[Tensor, "M"], targets: Int[Tensor, "M"]) -> None:
         self._total.index_copy_(0, targets, self._total.index_select(0, sources))
+
+    def shift(self, by: int) -> None:
+        """A sum has no columns."""
+
+    def add_rows(self, count: int) -> None:
+        """So many more rows, of zeros, behind the last."""
+        num_rows, width = self.num_rows + count, self._total.shape[1]
+        if num_rows > len(self._total):
+            self._total = torch.cat([self._total, self._total.new_zeros(num_rows - len(self._total), width)])
+        self._total[self.num_rows : num_rows] = 0
+        self.num_rows = num_rows
+
+    def last_rows(self, count: int) -> "RunningSum":
+        """The last rows alone; what is written there is written here."""
+        part = copy.copy(self)
+        part.num_rows, part._total = count, self._total[self.num_rows - count : self.num_rows]
+        return part
 
 
 class SumsByColumn(Columns):

@@ -6,7 +6,7 @@ import numpy as np
 
 from depthwise.engine.columns import Columns
 from depthwise.engine.rows import Rows, on_device
-from depthwise.engine.step_attention import SourceMemory, selected
+from depthwise.engine.step_attention import SeenSource, SourceMemory, selected
 from depthwise.engine.step_block import StepBlock
 from depthwise.memory import Memory
 from depthwise.models.stack import Source
@@ -72,7 +72,7 @@ class DecoderState:
         self.length = length
         self.written[:] = length
 
-    def source_of(self, layer: int) -> SourceMemory | None:
+    def source_of(self, layer: int) -> SeenSource | None:
         """The source as a layer sees it, written when it is first asked for."""
         cross = self.blocks[layer].cross
         if cross is None:

@@ -14,18 +14,21 @@ import torch
 from depthwise.engine.beam import search_beam
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
+from depthwise.engine.live_batch import LiveBatch
 from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
 from depthwise.engine.lossless_search import search_lossless
 from depthwise.engine.prepared import Model, Prepared
+from depthwise.engine.prompts import check_model, prompt_memories
+from depthwise.engine.recorded import Graphs, RecordedDecoding, Searched, fixed_depth
 from depthwise.engine.restrictions import Restrictions
-from depthwise.engine.search import Found, search_one
+from depthwise.engine.search import search_one
 from depthwise.engine.search_options import SearchOptions
+from depthwise.engine.static_state import StaticState
 from depthwise.engine.stepping import Stepper
 from depthwise.errors import InputError
-from depthwise.memory import DecodeState, Memory
+from depthwise.memory import Memory
 from depthwise.models.generation import left_padded
 from depthwise.models.inputs import check_ids, valid_tokens
-from depthwise.models.masked import run_leaving
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -40,7 +43,8 @@ class Generated:
     ``num_token_layers`` counts the blocks that ran for single tokens while these were made, the prompt aside, and
     ``num_filled`` what was done apart from that for tokens that had left (see ``fills``). ``seconds`` is all the time
     that it took, of which ``encoder_seconds`` went to the source or the prompt. After ``num_steps`` all rows had ended.
-    ``drafts`` says how drafting went where decoding was lossless.
+    ``drafts`` says how drafting went where decoding was lossless. ``recorded`` says whether a GPU repeated steps by
+    itself, or Python ran them kernel by kernel.
     """
 
     tokens: Int[Tensor, "B M"]
@@ -53,6 +57,7 @@ class Generated:
     num_steps: int
     prompt: Int[Tensor, "_b _t"] = field(repr=False)
     drafts: Drafts | None = None
+    recorded: bool = False
 
     @property
     def sequences(self) -> Int[Tensor, "B L"]:
@@ -76,10 +81,13 @@ def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = No
 
 
 class Decoding:
-    """Generates with one model. What is made ready of its weights is kept until they change."""
+    """Generates with one model. What is made ready of its weights is kept until they change.
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    ``graphs`` says whether steps are recorded as CUDA graphs; see ``RecordedDecoding``.
+    """
+
+    def __init__(self, model: Model, graphs: Graphs = "auto") -> None:
+        self.model, self._recorded = model, RecordedDecoding(graphs)
         self._prepared: Prepared | None = None
 
     @torch.no_grad()
@@ -105,16 +113,12 @@ class Decoding:
         and verified by the layers above it (see ``lossless``). Tokens are those of the whole stack.
         """
         check_fill(fill, max_pending)
-        if "decoder" in self.model.latent_layers():
-            raise InputError(
-                "the engine runs every layer of a decoder, and this one has gates; use the model's own generate, or "
-                "remove the layers that it does not use: depthwise prune"
-            )
-        if self.model.training:
-            raise InputError("a model in training drops units at random and lets nobody leave; call model.eval() first")
-        begin, search = self._now(), SearchOptions.of(self.model.generation_config, options)
+        model = self.model
+        check_model(model)
+        begin, search = self._now(), SearchOptions.of(model.generation_config, options)
         if lossless is not None:
-            check_lossless(self.model, lossless, num_drafted, search)
+            check_lossless(model, lossless, num_drafted, search)
+        is_recorded = self._recorded.serves(model.device, policy=model.policy, fill=fill, lossless=lossless)
         start = self._start(input_ids, attention_mask, encoder_outputs, search)
         prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
         earlier = self._earlier(prepared, start, fill)
@@ -122,34 +126,42 @@ class Decoding:
         with torch.inference_mode():
             num_steps, restrict = search.num_steps(start.prompt.shape[1]), Restrictions(search, start.prompt)
             first = start.prompt[:, -1].repeat_interleave(beams)
-            found: Found
             drafts: Drafts | None = None
-            if lossless is None:
+            if is_recorded:
+                with self._recorded.one_at_a_time:
+                    static = self._static_state(prepared, start, beams, earlier)
+                    searched = self._recorded.search(static, first, restrict, search, num_steps, model.policy)
+            elif lossless is None:
                 slack = max_pending if fill == "recompute" else 0
                 state = self._state(prepared, start, beams, earlier, slack)
                 filling = self._filling(state, fill, max_pending)
-                stepper = Stepper(prepared, state, filling, self.model.policy)
+                stepper, begun = Stepper(prepared, state, filling, model.policy), state.length
                 found = (search_one if beams == 1 else search_beam)(stepper, first, restrict, search, num_steps)
-                num_run, num_filled = filling.num_run, filling.num_filled
+                searched = Searched(found, state.length - begun, filling.num_run, filling.num_filled)
             else:
                 # A row may fall behind others by as many columns as they can have
                 slack = num_drafted + 1 + (num_steps if len(first) > 1 else 0)
                 state = self._state(prepared, start, 1, earlier, slack, rewinds=True)
                 speculation = Speculation(prepared, state, lossless)
                 found, drafts = search_lossless(speculation, first, restrict, search, num_steps, num_drafted)
-                num_run, num_filled = speculation.num_run, 0
+                searched = Searched(found, found.tokens.shape[1], speculation.num_run, 0)
         return Generated(
-            tokens=found.tokens.clone(),  # outside of inference mode, so that they serve in training too
-            scores=found.scores.clone(),
-            depths=found.depths.clone(),
-            num_token_layers=num_run,
-            num_filled=num_filled,
+            tokens=searched.found.tokens.clone(),  # outside of inference mode, so that they serve in training too
+            scores=searched.found.scores.clone(),
+            depths=searched.found.depths.clone(),
+            num_token_layers=searched.num_run,
+            num_filled=searched.num_filled,
             seconds=self._now() - begin,
             encoder_seconds=encoded - begin,
-            num_steps=found.tokens.shape[1] if drafts is not None else state.length + 1 - start.prompt.shape[1],
+            num_steps=searched.num_steps,
             prompt=start.prompt,
             drafts=drafts,
+            recorded=is_recorded,
         )
+
+    def live_batch(self, max_rows: int, fill: str, max_pending: int) -> LiveBatch:
+        """An empty batch whose rows come and go, ready for about so many."""
+        return LiveBatch(self._ready(max_rows), fill, max_pending)
 
     def _now(self) -> float:
         """Seconds on a clock, once the device has done what it was given."""
@@ -181,22 +193,10 @@ class Decoding:
         return Start(prompt, None if valid is None or bool(valid.all()) else valid)
 
     def _earlier(self, prepared: Prepared, start: Start, fill: str) -> Sequence[Memory]:
-        """What all but the last token of a prompt leave behind, by the masked executor; nothing where there are none.
-
-        Each runs as deep as the policy says, or all the way if what is skipped would be recomputed anyway.
-        """
-        ids, decoder = start.prompt[:, :-1], prepared.decoder
-        if ids.shape[1] == 0:
-            return ()
-        valid = None if start.valid is None else start.valid[:, :-1]
-        x, leaving = decoder.embedding(ids, valid), self.model.leaving()
-        if leaving is None or fill == "recompute":
-            output = decoder.stack.run_all(x, valid=valid, state=DecodeState())
-        else:
-            steps = ((torch.ones_like(ids) if valid is None else valid.long()).cumsum(1) - 1).clamp(min=0)
-            output, _ = run_leaving(decoder.stack, x, leaving, steps, valid=valid, state=DecodeState())
-        assert output.memories is not None
-        return [layer.past for layer in output.memories]
+        """What prompts leave behind; they run all the way if what is skipped would be recomputed anyway."""
+        return prompt_memories(
+            prepared, start.prompt, start.valid, None if fill == "recompute" else self.model.leaving()
+        )
 
     def _state(
         self,
@@ -222,6 +222,22 @@ class Decoding:
         if earlier:
             rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)
             state.load([past.keep(rows) for past in earlier], length - 1)
+        return state
+
+    def _static_state(self, prepared: Prepared, start: Start, rows_each: int, earlier: Sequence[Memory]) -> StaticState:
+        num_rows, length = start.prompt.shape
+        state = StaticState(
+            self._recorded.begin(prepared),
+            num_rows * rows_each,
+            source=start.source,
+            rows_each=rows_each,
+            padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
+            keeps_states=fixed_depth(prepared, self.model.policy) is None,
+            length=length - 1,
+        )
+        if earlier:
+            rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)
+            state.load([past.keep(rows) for past in earlier])
         return state
 
     def _filling(self, state: DecoderState, fill: str, max_pending: int) -> Fill:

@@ -3,7 +3,8 @@
 All tokens of a batch lie in one long row. A block computes next states for those who run; of those who have left it
 computes only what somebody of the same sequence still sees, and of sequences that nobody runs any more nothing at all.
 Who runs is known to the host, which asks a device once for the padding mask, where that is there, once for a plan that
-was made there, and once for each decision that a policy takes on the way.
+was made there, and once for each decision that a policy takes on the way. Of a plan that was made on the host, with the
+padding beside it, it asks nothing at all.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ class CompactEncoder:
         structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
-        real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.cpu()
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else on_host(valid, plan)
         if plan is None and leaving is None and structure is None and not packs(stack) and bool(real.all()):
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)
@@ -215,6 +216,11 @@ class _Question:
             self._before = self._before.index_select(axis, kept)
             self._memory = {name: value.index_select(axis, kept) for name, value in self._memory.items()}
         self._asked = origin
+
+
+def on_host(valid: Bool[Tensor, "B T"], plan: Plan | None) -> Bool[Tensor, "B T"]:
+    """Which tokens are no padding; a device is asked only where the plan does not know it."""
+    return valid.cpu() if plan is None or plan.real is None else plan.real
 
 
 def planned(

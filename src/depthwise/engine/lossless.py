@@ -23,12 +23,27 @@ NUM_DRAFTED = 4
 
 
 @dataclass(frozen=True)
+class Drafting:
+    """How to draft: at the exit of which depth, and how many tokens at a time."""
+
+    depth: int
+    num_drafted: int = NUM_DRAFTED
+
+
+@dataclass(frozen=True)
 class Drafts:
     """How drafting went: tokens drafted, those of them that were kept, and runs of the layers that verify."""
 
-    num_drafted: int
-    num_accepted: int
-    num_verifications: int
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_verifications: int = 0
+
+    def __add__(self, other: "Drafts") -> "Drafts":
+        return Drafts(
+            self.num_drafted + other.num_drafted,
+            self.num_accepted + other.num_accepted,
+            self.num_verifications + other.num_verifications,
+        )
 
     @property
     def acceptance_rate(self) -> float:

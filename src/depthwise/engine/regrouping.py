@@ -6,7 +6,7 @@ batches of similar length, and decoded in others: of similar depth. Their encode
 
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 OF_ROWS = ("limits", "generators", "decoder_start_token_id")
 """Options that may have a value for each row."""
-OF_RUNNING = ("fill", "max_pending", "lossless", "num_drafted")
+OF_RUNNING = ("fill", "max_pending", "lossless", "num_drafted", "encoder_outputs")
 """Options that have nothing to do with what is searched for."""
 
 
@@ -78,10 +78,15 @@ def generate_in_batches(
         given: dict[str, Any] = {"input_ids": input_ids[index, :width], "attention_mask": valid[index, :width]}
         if states is not None:
             given |= {"input_ids": None, "encoder_outputs": (states[index, :width],)}
-        found.append(decoding.generate(**given, **_options_of(rows, options)))
+        found.append(decoding.generate(**given, **options_of(rows, options)))
+    whole = joined(found, order, search_padding(model, options))
+    return replace(whole, seconds=time.perf_counter() - begin, encoder_seconds=encoded + whole.encoder_seconds)
+
+
+def search_padding(model: Model, options: dict[str, Any]) -> int:
+    """What stands behind the end of a text."""
     search = {name: value for name, value in options.items() if name not in OF_RUNNING}
-    joined = _joined(found, order, padding_of(SearchOptions.of(model.generation_config, search)))
-    return replace(joined, seconds=time.perf_counter() - begin, encoder_seconds=encoded + joined.encoder_seconds)
+    return padding_of(SearchOptions.of(model.generation_config, search))
 
 
 def _encoded(
@@ -111,7 +116,7 @@ def _planned(model: Model, states: Float[Tensor, "B S D"], valid: Bool[Tensor, "
     return depths
 
 
-def _options_of(rows: list[int], options: dict[str, Any]) -> dict[str, Any]:
+def options_of(rows: list[int], options: dict[str, Any]) -> dict[str, Any]:
     """The options, of those that have a value for each row only the values of these."""
     found = dict(options)
     for name in OF_ROWS:
@@ -120,7 +125,7 @@ def _options_of(rows: list[int], options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _joined(parts: list[Generated], order: list[int], padding: int) -> Generated:
+def joined(parts: list[Generated], order: list[int], padding: int) -> Generated:
     """What was generated for all rows, in their own order and not that of the batches."""
     each = len(parts[0].tokens) // len(parts[0].prompt)
     places = torch.tensor(order, device=parts[0].tokens.device).argsort()
@@ -140,15 +145,13 @@ def _joined(parts: list[Generated], order: list[int], padding: int) -> Generated
         num_steps=max(part.num_steps for part in parts),
         prompt=torch.cat([part.prompt for part in parts])[places],
         drafts=_summed([part.drafts for part in parts if part.drafts is not None]),
+        recorded=all(part.recorded for part in parts),
     )
 
 
 def _summed(parts: list[Drafts]) -> Drafts | None:
     """How drafting went in all batches; none where nothing was drafted."""
-    if not parts:
-        return None
-    counted = (astuple(part) for part in parts)
-    return Drafts(*map(sum, zip(*counted, strict=True)))
+    return sum(parts, Drafts()) if parts else None
 
 
 def _stacked(parts: list[Tensor], filler: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.rows import on_device
 from depthwise.engine.search_options import SearchOptions
-from depthwise.engine.stepping import Stepper
+from depthwise.engine.stepping import Steps
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Int, Tensor
 
@@ -29,7 +29,7 @@ class Found:
 
 
 def search_one(
-    stepper: Stepper, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
+    stepper: Steps, first: Int[Tensor, "B"], restrict: Restrictions, options: SearchOptions, num_steps: int
 ) -> Found:
     """Take the most probable token, or a random one, until every sequence has ended."""
     num_rows, device = len(first), first.device
@@ -75,16 +75,26 @@ class Draws:
         self._next = 0
 
     def choose(self, scores: Float[Tensor, "R V"], rows: np.ndarray) -> Int[Tensor, "R"]:
-        """A token for each of these rows: the first by which the probabilities sum up to a random number."""
+        """A token for each of these rows."""
+        return drawn_from(scores, self.next(rows))
+
+    def next(self, rows: np.ndarray) -> Float[Tensor, "R"]:
+        """The next random number of each of these rows."""
         if self._next == self._numbers.shape[1]:
             self._numbers = torch.stack(
                 [torch.rand(DRAWN_AT_ONCE, dtype=torch.float64, generator=each) for each in self.generators]
             )
             self._next = 0
-        drawn = self._numbers[torch.from_numpy(rows), self._next].to(scores.device, non_blocking=True)
+        drawn = self._numbers[torch.from_numpy(rows), self._next]
         self._next += 1
-        summed = scores.double().softmax(-1).cumsum(-1)
-        return torch.searchsorted(summed, (drawn * summed[:, -1]).unsqueeze(1), right=True).squeeze(1)
+        return drawn
+
+
+def drawn_from(scores: Float[Tensor, "R V"], drawn: Float[Tensor, "R"]) -> Int[Tensor, "R"]:
+    """The first token by which the probabilities sum up to a random number, for each row."""
+    summed = scores.double().softmax(-1).cumsum(-1)
+    wanted = drawn.to(scores.device, non_blocking=True) * summed[:, -1]
+    return torch.searchsorted(summed, wanted.unsqueeze(1), right=True).squeeze(1)
 
 
 def padding_of(options: SearchOptions) -> int:

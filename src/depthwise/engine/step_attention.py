@@ -1,6 +1,7 @@
 """Attention of a decoder, one step at a time: over its own columns, and over a source."""
 
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch.nn import functional as F
@@ -96,12 +97,29 @@ class AttentionStep(WithColumns):
         memory.between(end - past.length, end).copy_(joined)
 
 
+class SeenSource(Protocol):
+    """Keys and values of sources, side by side in columns, with what is added to the scores of padding.
+
+    Each source serves so many neighbouring rows. ``folded`` stands for all of it where there is one row alone.
+    """
+
+    @property
+    def columns(self) -> Float[Tensor, "G S C"]: ...
+    @property
+    def mask(self) -> Float[Tensor, "G 1 1 S"] | None: ...
+    @property
+    def rows_each(self) -> int: ...
+    @property
+    def folded(self) -> "FoldedSource | None": ...
+
+
 class StepCross:
     """Attention over the source; rows that belong to one source read the same memory."""
 
     def __init__(self, cross: CrossAttention, pack: Packer) -> None:
         self.projections = cross.projections
         self.num_heads, self._pack = cross.projections.num_heads, pack
+        self.width = 2 * cross.projections.query.out_features
 
     @cached_property
     def query(self) -> Map:
@@ -120,7 +138,7 @@ class StepCross:
         return SourceMemory(self, source, rows_each)
 
     def read(
-        self, x: Float[Tensor, "M D"], source: "SourceMemory", rows: Rows, pending: Pending | None = None
+        self, x: Float[Tensor, "M D"], source: SeenSource, rows: Rows, pending: Pending | None = None
     ) -> Float[Tensor, "M D"]:
         """What states of these rows take of their sources: one of each row, or all that are pending."""
         if source.folded is not None:
@@ -130,7 +148,7 @@ class StepCross:
             return self.out(self._attend(queries, source, rows))
         return self.out(pending.flat(self._attend(pending.grid(queries), source, rows)))
 
-    def _attend(self, queries: Float[Tensor, "R *steps D"], source: "SourceMemory", rows: Rows) -> Tensor:
+    def _attend(self, queries: Float[Tensor, "R *steps D"], source: SeenSource, rows: Rows) -> Tensor:
         if rows.are_all:
             return attend_columns(queries, source.columns, self.num_heads, source.mask)
         if source.rows_each > 1 or len(rows) >= SPREAD_FROM * rows.num_all:

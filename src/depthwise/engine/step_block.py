@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from depthwise.engine.linear_maps import Packer
 from depthwise.engine.rows import Pending, Rows
-from depthwise.engine.step_attention import AttentionStep, SourceMemory, StepCross
+from depthwise.engine.step_attention import AttentionStep, SeenSource, StepCross
 from depthwise.engine.step_mixers import AverageStep, ConvolutionStep, FullConvolutionStep, StepMixer
 from depthwise.mixers import CNN, AverageAttention, Mixer, SelfAttention
 from depthwise.mixers.projected import ProjectedConv
@@ -17,14 +17,17 @@ from depthwise.models.block import Block, Residual
 from depthwise.shapes import Float, Tensor
 
 Mixed = Callable[[Tensor], Tensor]
-"""What the mixer makes of the states that enter it."""
+"""What the mixer, or attention over a source, makes of the states that enter it."""
 
 
 class Frame:
-    """The residual frame of a sub-block in inference: what ``Residual`` does, without gates and dropout."""
+    """The residual frame of a sub-block in inference: what ``Residual`` does, without gates and dropout.
 
-    def __init__(self, residual: Residual) -> None:
-        norm = residual.norm
+    A ``scale`` multiplies the branch, as a gate that never changes would.
+    """
+
+    def __init__(self, residual: Residual, scale: Tensor | None = None) -> None:
+        norm, self.scale = residual.norm, scale
         self.is_pre = norm is not None and residual.placement == "pre"
         self.is_post = norm is not None and residual.placement == "post"
         if norm is not None:
@@ -40,6 +43,7 @@ class Frame:
         return self.norm(x) if self.is_pre else x
 
     def leave(self, x: Float[Tensor, "M D"], branch: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+        branch = branch if self.scale is None else branch * self.scale
         return self.norm(x + branch) if self.is_post else x + branch
 
 
@@ -47,11 +51,11 @@ class StepBlock:
     """One block: its sub-blocks, each in its frame."""
 
     def __init__(self, block: Block, pack: Packer) -> None:
-        self.mixer, self.mixer_frame = step_mixer(block.mixer, pack), Frame(block.mixer_residual)
+        self.mixer, self.mixer_frame = step_mixer(block.mixer, pack), Frame(block.mixer_residual, block.scale)
         self.cross: StepCross | None = None
         if block.cross is not None:
-            self.cross, self.cross_frame = StepCross(block.cross, pack), Frame(block.cross_residual)
-        feed, self.feed_frame = block.feed_forward, Frame(block.feed_forward_residual)
+            self.cross, self.cross_frame = StepCross(block.cross, pack), Frame(block.cross_residual, block.scale)
+        feed, self.feed_frame = block.feed_forward, Frame(block.feed_forward_residual, block.scale)
         self.hidden, self.out = pack(feed.hidden), pack(feed.out)
         self.activation = torch.relu_ if feed.activation is F.relu else feed.activation
 
@@ -63,15 +67,24 @@ class StepBlock:
         self,
         x: Float[Tensor, "M D"],
         mixed: Mixed,
-        source: SourceMemory | None,
+        source: SeenSource | None,
         rows: Rows,
         pending: Pending | None = None,
     ) -> Float[Tensor, "M D"]:
         """The states after this block: of one column of these rows, or of all that are pending."""
+
+        def crossed(entered: Tensor) -> Tensor:
+            assert self.cross is not None
+            assert source is not None, "a block with attention over a source was given none"
+            return self.cross.read(entered, source, rows, pending)
+
+        return self.through(x, mixed, crossed)
+
+    def through(self, x: Float[Tensor, "M D"], mixed: Mixed, crossed: Mixed) -> Float[Tensor, "M D"]:
+        """The states after this block, given what becomes of those that enter its mixer and see the source."""
         x = self.mixer_frame.leave(x, mixed(self.enter(x)))
         if self.cross is not None:
-            assert source is not None, "a block with attention over a source was given none"
-            x = self.cross_frame.leave(x, self.cross.read(self.cross_frame.enter(x), source, rows, pending))
+            x = self.cross_frame.leave(x, crossed(self.cross_frame.enter(x)))
         return self.feed_frame.leave(x, self.out(self.activation(self.hidden(self.feed_frame.enter(x)))))
 
 

@@ -246,6 +246,10 @@ class AverageStep(StepMixer[Sums]):
             self.write(memory, late)
         total = memory.advance(rows, column, entered)
         count: Tensor | int = column + 1 if padding is None else (column + 1 - rows.of(padding)).unsqueeze(1)
+        return self.mixed(entered, total, count)
+
+    def mixed(self, entered: Tensor, total: Float[Tensor, "R D"], count: Tensor | int) -> Float[Tensor, "R D"]:
+        """What columns take of sums of so many, their own included."""
         mean = (total / count).to(entered.dtype)
         context = self.out(F.relu(self.hidden(mean)))
         keep, take = self.gates(torch.cat([entered, context], dim=-1)).sigmoid().chunk(2, dim=-1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from depthwise.engine.prepared import Prepared
 from depthwise.engine.rows import Rows, on_device
 from depthwise.errors import InputError
 from depthwise.models.adaptive import precise
+from depthwise.models.stack import Source
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -24,6 +26,34 @@ class Step:
     depths: np.ndarray
 
 
+class Rearranged(Protocol):
+    """Memories whose rows a search moves (see ``DecoderState``)."""
+
+    def reorder(self, sources: np.ndarray) -> None: ...
+
+    def drop(self, leaves: np.ndarray) -> np.ndarray: ...
+
+
+class Known(Protocol):
+    """What policies may know of a decoding (see ``DecoderState``)."""
+
+    source: Source | None
+    rows_each: int
+    padding: Int[Tensor, "B"] | None
+    num_rows: int
+    length: int
+    device: torch.device
+
+
+class Steps(Protocol):
+    """What a search needs: scores of one token after the other."""
+
+    @property
+    def state(self) -> Rearranged: ...
+
+    def step(self, tokens: Int[Tensor, "B"]) -> Step: ...
+
+
 class Stepper:
     """Runs the newest column of all rows, one column after the other.
 
@@ -33,15 +63,13 @@ class Stepper:
     def __init__(self, prepared: Prepared, state: DecoderState, fill: Fill, policy: Policy | None) -> None:
         self.prepared, self.state, self.fill, self.policy = prepared, state, fill, policy
         self.stack, self.exits = prepared.decoder.stack, prepared.model.exit_depths
-        self._known_source: tuple[int, Tensor | None, Tensor | None] | None = None
+        self.contexts = Contexts(state, self.exits)
 
     def step(self, tokens: Int[Tensor, "B"]) -> Step:
         """Feed one token of each row."""
-        state, most = self.state, self.prepared.decoder.max_positions
+        state = self.state
         column = state.begin_column()
-        if most is not None and column >= most:
-            name = self.prepared.decoder.name
-            raise InputError(f"{name} has {column + 1} steps but max_positions is {most}; ask for fewer tokens")
+        self.prepared.check_column(column)
         walk = _Walk(self, self.prepared.embedding(tokens, column, state.padding))
         if self.policy is None:
             walk.run_to(self.stack.num_layers)
@@ -53,23 +81,36 @@ class Stepper:
         self.fill.finish(walk.states())
         return Step(walk.logits(), walk.depths)
 
-    def context(self) -> Context:
-        """What policies know of all rows."""
+
+class Contexts:
+    """What policies know of the rows of a decoding."""
+
+    def __init__(self, state: Known, exits: tuple[int, ...]) -> None:
+        self.state, self.exits = state, exits
+        self._known_source: tuple[Source, Tensor, Tensor | None] | None = None
+
+    def whole(self) -> Context:
+        """Of all rows."""
         state = self.state
         steps = torch.full((state.num_rows, 1), state.length, device=state.device)
         steps = steps if state.padding is None else steps - state.padding.unsqueeze(1)
         source, valid = self._source_by_row()
         return Context(shape=(state.num_rows, 1), exits=self.exits, steps=steps, source=source, source_valid=valid)
 
+    def of(self, rows: Rows) -> Context:
+        """Of some."""
+        whole = self.whole()
+        return whole if rows.are_all else _SomeRows(whole, rows.index)
+
     def _source_by_row(self) -> tuple[Tensor | None, Tensor | None]:
-        """The source of each row; it changes only when rows are dropped."""
-        source, num_rows, each = self.state.source, self.state.num_rows, self.state.rows_each
+        """The source of each row; it is another one when rows have come or gone."""
+        source, each = self.state.source, self.state.rows_each
         if source is None:
             return None, None
-        if self._known_source is None or self._known_source[0] != num_rows:
+        if self._known_source is None or self._known_source[0] is not source:
             valid = None if source.valid is None else source.valid.repeat_interleave(each, dim=0)
             states = source.states if each == 1 else source.states.repeat_interleave(each, dim=0)
-            self._known_source = num_rows, states, valid
+            self._known_source = source, states, valid
         return self._known_source[1:]
 
 
@@ -101,19 +142,15 @@ class _Walk:
 
     def follow_plan(self, policy: Policy) -> None:
         """Ask before the first block."""
-        planned = _on_host(policy.plan(self.stepper.context()), len(self.x))
-        most = self.stack.num_layers
-        if planned.min() < 0 or planned.max() > most:
-            raise InputError(
-                f"depths go from 0 (padding) to {most}, the number of layers; found {planned.min()} to {planned.max()}"
-            )
+        planned = on_host(policy.plan(self.stepper.contexts.whole()), len(self.x))
+        check_plan(planned, self.stack.num_layers)
         for depth in sorted(set(planned.tolist())):
             self.run_to(depth)
             self.leave(planned[self.rows.numbers] == depth)
 
     def follow_policy(self, policy: Policy) -> None:
         """Ask at every exit but the last."""
-        whole, remembered, before = self.stepper.context(), State(), None
+        whole, remembered, before = self.stepper.contexts.whole(), State(), None
         context = whole
         for depth in self.stepper.exits[:-1]:
             self.run_to(depth)
@@ -126,7 +163,7 @@ class _Walk:
                 scoring=partial(self._scores, hidden),
             )
             leaves, remembered = policy.leaving(visit, remembered)
-            before, left = hidden, _on_host(leaves, len(self.x))
+            before, left = hidden, on_host(leaves, len(self.x))
             if left.all():
                 return
             if left.any():
@@ -184,7 +221,13 @@ def _joined(parts: list[tuple[Rows, Tensor]]) -> Tensor:
     return whole
 
 
-def _on_host(decided: Tensor, num_rows: int) -> np.ndarray:
+def check_plan(planned: np.ndarray, num_layers: int) -> None:
+    least, most = planned.min(), planned.max()
+    if least < 0 or most > num_layers:
+        raise InputError(f"depths go from 0 (padding) to {num_layers}, the number of layers; found {least} to {most}")
+
+
+def on_host(decided: Tensor, num_rows: int) -> np.ndarray:
     """One value for each row; here the host waits for the device."""
     on_host: np.ndarray = decided.expand(num_rows, 1).squeeze(1).cpu().numpy()
     return on_host

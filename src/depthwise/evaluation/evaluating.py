@@ -10,7 +10,8 @@ import torch
 
 from depthwise.config import PolicyConfig, as_dict, policy_dict
 from depthwise.data import Example, LineReport, Row
-from depthwise.errors import DataError
+from depthwise.engine import Drafting, Drafts
+from depthwise.errors import DataError, InputError
 from depthwise.evaluation.costing import SequenceCosts
 from depthwise.evaluation.depths import by_part, recorded_depths
 from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, run_by, warm_up
@@ -42,8 +43,11 @@ class Outcome:
     timing: Timing
     num_tokens: int
     token_layers: int
+    """Those of the tokens that came out; with drafts, others ran too: ``layers_run`` counts all."""
     flops: int
     predictions: tuple[str, ...] = field(default=(), repr=False)
+    drafts: Drafts | None = None
+    layers_run: int | None = None
 
     @property
     def mean_depth(self) -> float | None:
@@ -56,15 +60,16 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     return Evaluation(
         **_facts(run.task, split, found.scores, examples),
         mean_depth=found.mean_depth,
-        token_layers=found.token_layers,
-        flops=found.flops,
+        token_layers=found.token_layers if found.drafts is None else found.layers_run,
+        flops=found.flops if found.drafts is None else None,
+        acceptance_rate=None if found.drafts is None else found.drafts.acceptance_rate,
         seconds=found.timing.seconds,
         examples_per_second=found.timing.rate(len(examples)),
         tokens_per_second=found.timing.rate(found.num_tokens),
         peak_memory_bytes=found.timing.peak_memory_bytes,
         hardware=hardware(run.device),
         scored_by=run.task.scored_by,
-        settings=settings(run.task, run.precision, run.depth, run.policy),
+        settings=settings(run.task, run.precision, run.depth, run.policy, run.engine.drafting),
         weights_digest=weights_digest(run.folder),
         predictions=found.predictions,
     )
@@ -73,17 +78,25 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
 def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = True) -> Outcome:
     """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted."""
     if isinstance(run.task, LikelihoodTask):
+        if run.engine.drafting is not None:
+            raise InputError(
+                f"{run.folder} is judged by the likelihood of texts, for which nothing is drafted; leave out --lossless"
+            )
         return _by_likelihood(run.task, run, examples, shows_progress)
     task = run.task
     task.check_examples(examples)
     costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.engine, rows)
+    run.engine.forget_counts()
     found, timing = timed(lambda: predict_rows(task, run.engine, rows, shows_progress=shows_progress), run.device)
     texts = tuple(prediction.text for prediction in found)
     depths = [depth for prediction in found for depth in prediction.depths]
     flops = sum(_flops(task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
-    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, texts)
+    drafted: dict[str, Any] = {}
+    if run.engine.drafting is not None:
+        drafted = {"drafts": run.engine.drafts, "layers_run": run.engine.generated_layers}
+    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, texts, **drafted)
 
 
 def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -> int:
@@ -163,13 +176,19 @@ def aligned(task: Task, split: str, given: Sequence[str], examples: Sequence[Exa
 
 
 def settings(
-    task: Task, precision: str, depth: int | None = None, policy: PolicyConfig | None = None
+    task: Task,
+    precision: str,
+    depth: int | None = None,
+    policy: PolicyConfig | None = None,
+    drafting: Drafting | None = None,
 ) -> dict[str, Any]:
     """What predictions depend on beside weights and inputs."""
     searches = task.scored_by == "predictions" and task.searches
     words = task.word_options if isinstance(task, WordDepthTask) else None
     return {
         **({} if words is None else {"word_depths": as_dict(words)}),
+        **({} if drafting is None else {"lossless": asdict(drafting)}),
+        **({} if task.recipe.evaluation.gates is None else {"gates": task.recipe.evaluation.gates}),
         "precision": precision,
         "depth": depth,
         "policy": None if policy is None else policy_dict(policy),

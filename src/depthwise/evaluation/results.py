@@ -47,9 +47,11 @@ class Evaluation:
     examples: int
     mean_depth: float | None = None
     token_layers: int | None = None
-    """Blocks that all these tokens ran together."""
+    """Blocks that all these tokens ran together, and drafts that were rejected with them."""
     flops: int | None = None
-    """Operations that they took, deciding on their depth included (``costing``)."""
+    """Operations that they took, deciding on their depth included (``costing``); none where some were drafted."""
+    acceptance_rate: float | None = None
+    """With lossless decoding, tokens that were kept among those drafted."""
     seconds: float
     examples_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -79,10 +81,16 @@ def result_path(folder: Path, name: str) -> Path:
 
 
 def result_name(split: str, settings: Mapping[str, Any]) -> str:
-    """What results are called unless somebody says otherwise: by their split and, where it is not full, their depth."""
-    policy, depth = settings.get("policy"), settings.get("depth")
+    """What results are called unless somebody says otherwise: by their split, their gates where they were chosen,
+    and their depth where it is not full. Those of lossless decoding, whose depth is full, say so.
+    """
+    policy, depth, lossless = settings.get("policy"), settings.get("depth"), settings.get("lossless")
+    if lossless is not None:
+        return f"{split}-lossless-{lossless['depth']}"
     if policy is not None:
         return f"{split}-{in_file_names(parse_policy(policy))}"
+    if settings.get("gates") is not None:
+        split = f"{split}-{settings['gates']}"
     return split if depth is None else f"{split}-depth-{depth}"
 
 

@@ -9,9 +9,10 @@ import torch
 from safetensors import SafetensorError
 
 from depthwise.config import FixedDepthConfig, PolicyConfig, Recipe, changed_recipe
-from depthwise.engine import Engine
+from depthwise.engine import Drafting, Engine
 from depthwise.errors import CheckpointError, InputError
 from depthwise.evaluation.calibrated import setting_named
+from depthwise.evaluation.drafting import check_drafting, check_nobody_leaves
 from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_depth, use_policy
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
@@ -66,6 +67,7 @@ def load_run(
     precision: str = "fp32",
     depth: int | str | None = None,
     policy_changes: Sequence[str] = (),
+    lossless: Drafting | None = None,
 ) -> Run:
     """A run with its model in evaluation mode on a device (``auto``, ``cpu``, ``cuda``).
 
@@ -74,7 +76,11 @@ def load_run(
     that of the decoder where there is one. With ``policy`` they leave by the run's own policy, as far as
     ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise. Any other name is that of a setting that
     ``depthwise calibrate`` found.
+
+    With ``lossless``, an exit drafts what the whole stack then verifies: text is that of full depth, and found faster.
     """
+    if lossless is not None:
+        check_nobody_leaves(depth, policy_changes)
     if policy_changes and depth != POLICY:
         name = policy_changes[0].partition("=")[0]
         raise InputError(f"{name} has no effect where no policy decides; add --depth policy")
@@ -82,7 +88,9 @@ def load_run(
     model = load_model(task, folder, pick_device(device), precision)
     if task.recipe.evaluation.gates is not None:
         model.use_gates(task.recipe.evaluation.gates, task.recipe.seed)
-    run = Run(Path(folder), task, Engine(model), precision)
+    run = Run(Path(folder), task, Engine(model, drafting=lossless), precision)
+    if lossless is not None:
+        check_drafting(task, run.engine, folder, lossless)
     if isinstance(task, WordDepthTask) and task.word_options is not None:
         return _by_words(run, task, depth)
     if depth == POLICY:
@@ -100,7 +108,7 @@ def load_run(
 def _by_words(run: Run, task: WordDepthTask, depth: int | str | None) -> Run:
     """A run whose words have depths: as they are, or all the same one."""
     if depth is None:
-        task.word_table  # noqa: B018 (says now what is wrong with it)
+        task.marks  # noqa: B018 (says now what is wrong with them)
         return run
     if isinstance(depth, str) and depth != FULL:
         raise InputError(f"the words of {run.folder} have depths of their own; use --depth trained, full or a number")

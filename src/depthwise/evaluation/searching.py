@@ -11,7 +11,8 @@ class EngineSearch:
     """A searcher (``tasks.searching``) for one model.
 
     The engine searches wherever ``Engine.can_generate`` says so. That leaves models that are sharded over processes,
-    and those whose generation config sets an option that the engine does not know: they search by themselves.
+    those with dense connections or sampled gates, and those whose generation config sets an option that the engine does
+    not know: they search by themselves.
 
     With ``room``, more rows are given at once than fit: the engine parts them into batches of similar depth.
     """
@@ -27,6 +28,8 @@ class EngineSearch:
         if self._can_generate is None:  # the same for all searches of a task
             self._can_generate = self.engine.can_generate(options)
         if not self._can_generate:
+            assert self.engine.drafting is None, "whoever drafts has been checked"
             return search_by_model(model, search)
-        found = self.engine.generate(search.input_ids, search.attention_mask, **self._room, **options)
+        options = {**options, **self._room, **search.languages}
+        found = self.engine.generate(search.input_ids, search.attention_mask, **options)
         return Found(found.sequences, found.tokens, found.depths, found.num_steps)

@@ -81,7 +81,8 @@ def score_split(task: Task, model: PreTrainedModel, split: str, metric: str) -> 
         assert isinstance(model, DepthwisePreTrainedModel)
         was_training = model.training
         rows = task.rows([task.inputs_of(example) for example in examples])
-        predictions = predict_rows(task, Engine(model), rows, shows_progress=False)
+        engine = Engine(model, graphs=False)  # weights are others the next time: what is recorded would serve once
+        predictions = predict_rows(task, engine, rows, shows_progress=False)
         model.train(was_training)
         scores = task.score([prediction.text for prediction in predictions], examples)
     return scores[metric].value

@@ -29,8 +29,12 @@ def words_decide(task: Task) -> bool:
 
 def table_of(task: Task, name: str | Path) -> WordTable:
     """The depths of words of a run, if they have any."""
-    if isinstance(task, WordDepthTask) and task.word_options is not None:
+    if isinstance(task, WordDepthTask) and task.has_word_table:
         return task.word_table
+    if words_decide(task):
+        raise InputError(
+            f"a word of {name} has its depth from where it stands, not from a table; see depthwise predict --depths"
+        )
     raise InputError(f"the words of {name} have no depths of their own; train a run with model.word_depths={{}}")
 
 

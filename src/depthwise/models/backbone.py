@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import nn
@@ -11,6 +12,7 @@ from depthwise.depth import Plan
 from depthwise.errors import InputError
 from depthwise.memory import DecodeState
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.executing import current_executor
 from depthwise.models.exits import HasExits
 from depthwise.models.inputs import valid_tokens
 from depthwise.models.masked import Leaving
@@ -156,9 +158,17 @@ class EncoderHead(DepthwisePreTrainedModel):
         self.model = DepthwiseModel(config, pools=pools)
 
     def planned(
-        self, plan: Plan | None, depths: Int[Tensor, "B T"] | None, input_ids: Int[Tensor, "B T"] | None
+        self,
+        plan: Plan | None,
+        depths: Int[Tensor, "B T"] | None,
+        input_ids: Int[Tensor, "B T"] | None,
+        attention_mask: Tensor | None = None,
     ) -> Plan | None:
-        """The plan that was given, or the one by which every token runs as many blocks as its depth says."""
+        """The plan that was given, or the one by which every token runs as many blocks as its depth says.
+
+        Depths and mask may lie on the host while ids are on a device; so does the plan then, where an executor runs it
+        that plans on the host.
+        """
         if depths is None:
             return plan
         if plan is not None:
@@ -168,7 +178,13 @@ class EncoderHead(DepthwisePreTrainedModel):
             raise InputError(f"depths has shape {tuple(depths.shape)} but its ids have shape {tuple(ids.shape)}")
         encoder = self.model.encoder
         assert encoder is not None
-        return Plan.of_depths(depths, encoder.stack.num_layers)
+        found = Plan.of_depths(depths, encoder.stack.num_layers)
+        if depths.device == ids.device:
+            return found
+        if self.training or current_executor() is None:
+            return found.to(ids.device)
+        is_known = attention_mask is not None and attention_mask.device == depths.device
+        return replace(found, real=attention_mask.bool()) if is_known and attention_mask is not None else found
 
     def encode(
         self,

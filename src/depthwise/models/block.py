@@ -1,7 +1,7 @@
 """One block: mixer, attention over a source (decoders that have one), feed-forward; each a gated residual sub-block."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -99,12 +99,14 @@ class Residual(nn.Module):
 class Block(GradientCheckpointingLayer):
     """Mixer, attention over the source, feed-forward.
 
+    ``scale`` is what all branches are multiplied by where connections are those of ReZero, one number that is learned.
     ``write`` and ``read`` are the two halves of adaptive execution: everybody writes, those who run read. ``forward``
     does both for the same positions, computing the norm they share once; in training Transformers may checkpoint it.
     """
 
     def __init__(self, config: StackConfig, layer: int, *, width: int, causal: bool, has_source: bool) -> None:
         super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1)) if config.connections == "rezero" else None
         self.mixer = build_mixer(config, layer, width=width, causal=causal)
         self.mixer_residual = Residual(width, config)
         self.cross: CrossAttention | None = None
@@ -131,6 +133,7 @@ class Block(GradientCheckpointingLayer):
         gate: Gate | None = None,
     ) -> Float[Tensor, "B P D"]:
         """The states of P positions after this block; ``positions`` as in ``Mixer.read``."""
+        gate = self._scaled(gate)
         mixed = self.mixer.read(self.mixer_residual.enter(x), memory, positions)
         return self._upper(self.mixer_residual.leave(x, mixed, gate), source, gate)
 
@@ -149,6 +152,7 @@ class Block(GradientCheckpointingLayer):
         """
         if gate is not None and gate.whole:
             return self._weighed(x, gate, valid, past, source)
+        gate = self._scaled(gate)
         mixed, memory = self.mixer.write_and_read(self.mixer_residual.enter(x), valid, past)
         x = self.mixer_residual.leave(x, mixed, gate)
         return self._upper(x, self.write_source(source) if isinstance(source, Source) else source, gate), memory
@@ -166,13 +170,20 @@ class Block(GradientCheckpointingLayer):
         self, x: Float[Tensor, "1 N D"], places: Places, weight: Float[Tensor, "1 A"] | None = None
     ) -> Float[Tensor, "1 A D"]:
         """The states of those who read after this block of an encoder, of tokens in one long row (see ``Places``)."""
-        gate = None if weight is None else Gate(weight=weight)
+        gate = self._scaled(None if weight is None else Gate(weight=weight))
         mixed = self.mixer.mix_packed(self.mixer_residual.enter(x), places)
         return self._upper(self.mixer_residual.leave(places.taken(x), mixed, gate), None, gate)
 
     def write_source(self, source: Source) -> KeyValueMemory | None:
         """Keys and values of encoder states; none where the block does not attend to any."""
         return None if self.cross is None else self.cross.write(source.states, source.valid)
+
+    def _scaled(self, gate: Gate | None) -> Gate | None:
+        """The gate times the learned scale of the block, where it has one."""
+        if self.scale is None:
+            return gate
+        gate = gate or Gate()
+        return replace(gate, weight=self.scale if gate.weight is None else gate.weight * self.scale)
 
     def _upper(self, x: Tensor, source: KeyValueMemory | None, gate: Gate | None) -> Tensor:
         if self.cross is not None:

@@ -75,7 +75,7 @@ class HasExits:
         """The policy with the heads it looks at; none in training, and where there is no policy."""
         if self._policy is None or self.training:
             return None
-        summary = self.summary_of if self.leaves_by_rows else None
+        summary = self.summary_of if self.leaves_by_rows and not self._policy.each_token else None
         return Leaving(policy=self._policy, exits=self.exit_depths, scores=self.scores_at, summary=summary)
 
     @cached_property
@@ -125,15 +125,21 @@ class HasExits:
         lesson: Lesson | None = None,
         *,
         items_of_label: int = 1,
+        num_labels: Int[Tensor, ""] | None = None,
     ) -> DepthwiseOutput:
         """The output with the loss of all exits and, where there is a lesson for it, of the policy.
 
-        A label of the lesson stands for some of the items that the loss is divided by.
+        A label of the lesson stands for some of the items that the loss is divided by. Where several tokens have the
+        same label, ``num_labels`` says how many there really are, and each has the mean of its tokens.
         """
         loss, policy_loss = found.loss, None
         if lesson is not None and self.trained_policy is not None and objective.policy_weight:
             terms = sum(self.trained_policy.losses(lesson).values(), loss.new_zeros(()))
-            num_labels = lesson.valid.sum()
+            num_taught = lesson.valid.sum()
+            if num_labels is None:
+                num_labels = num_taught
+            else:
+                terms = terms * num_labels / num_taught.clamp(min=1)
             if self.trained_policy.by_sequence:
                 terms = terms * num_labels / lesson.valid.any(1).sum().clamp(min=1)
             items = objective.items(num_items)

@@ -41,7 +41,8 @@ def valid_tokens(
 ) -> Bool[Tensor, "B T"] | None:
     """Which tokens are real: from the mask, else (where a padding id is given) from the ids; none means all.
 
-    A row without any is refused, unless these are later steps of rows that had some.
+    The mask may lie on the host while the ids are on a device; the result is where the ids are. A row without any is
+    refused, unless these are later steps of rows that had some.
     """
     if mask is None:
         if padding is None:
@@ -57,7 +58,7 @@ def valid_tokens(
     empty = ~valid.any(1)
     if bool(empty.any()) and not may_be_empty:
         raise InputError(f"{name} row {int(empty.nonzero()[0])} has no real token; drop the row or give it one")
-    return valid
+    return valid.to(ids.device, non_blocking=True)
 
 
 def check_token_types(type_ids: Tensor | None, ids: Int[Tensor, "B T"], num_token_types: int) -> None:

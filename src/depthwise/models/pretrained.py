@@ -11,7 +11,9 @@ from depthwise.depth import LatentLayers, LayerScores, StructurePredictor
 from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
+from depthwise.models.block import Block
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.dense import DenseConnections
 from depthwise.models.language_head import LanguageHead
 
 
@@ -113,6 +115,11 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(module.weight, gain=module.out_gain)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        if isinstance(module, Block) and module.scale is not None:
+            init.zeros_(module.scale)
+        if isinstance(module, DenseConnections):
+            for weights in module.weights:
+                init.constant_(weights, 1 / len(weights))
         if isinstance(module, LatentLayers):
             init.constant_(module.logits, float(module.options.init))
             init.constant_(module.temperature, float(module.options.temperature))

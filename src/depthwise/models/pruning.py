@@ -105,7 +105,7 @@ def _named(probabilities: Probabilities, language: str | None) -> dict[str, str]
 def pruned(model: Model, kept: Kept) -> Model:
     """The model without all other layers of its gated sides, and without gates where none is needed any more."""
     options = model.config.options
-    stacks: dict[str, Any] = {side: _shortened(_stack(options, side), layers) for side, layers in kept.layers.items()}
+    stacks: dict[str, Any] = {side: _stack(options, side).of_layers(layers) for side, layers in kept.layers.items()}
     latent: LatentConfig | None = None
     if kept.gated:
         if options.latent is None:
@@ -133,16 +133,6 @@ def _stack(options: ModelConfig, side: str) -> StackConfig:
             "pre-norm stacks, or of those without norms, can be removed"
         )
     return stack
-
-
-def _shortened(stack: StackConfig, layers: tuple[int, ...]) -> StackConfig:
-    sizes, shared = stack.kernel_sizes, stack.shared_layers
-    if sizes is not None and len(sizes) > 1:
-        sizes = tuple(sizes[layer] for layer in layers)
-    if stack.has_shared_layers:
-        numbers = _new_numbers(stack, layers)
-        shared = tuple(numbers[stack.block_of(layer)] for layer in layers)
-    return replace(stack, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared, groups=None)
 
 
 def _new_numbers(stack: StackConfig, layers: tuple[int, ...]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from torch import nn
 from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
-from depthwise.errors import InputError
+from depthwise.errors import ConfigError, InputError, Problem
 from depthwise.losses import IGNORED, ExitStatistics, class_exits, token_cross_entropy
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import Encoded, EncoderHead
@@ -28,6 +28,9 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
         depths = separate_exits(config.options)
         self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(config.width, 2) for depth in depths})
         self.trained_policy = build_trained_policy(config.options, config.width)
+        if self.trained_policy is not None and self.trained_policy.each_token:
+            problem = Problem("policy.each_token", "is for text classification; remove it")
+            raise ConfigError(type(self).__name__, [problem])
         self.post_init()
 
     def last_head(self) -> nn.Module:
@@ -65,7 +68,7 @@ class DepthwiseForQuestionAnswering(HasExits, EncoderHead):
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             labels = objective.repeated(_labels(labels, start_positions, end_positions))
             return self._taught(encoded, labels, num_items_in_batch, objective)
-        plan = self.planned(plan, depths, input_ids)
+        plan = self.planned(plan, depths, input_ids, attention_mask)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert input_ids is not None
         assert output.last_hidden_state is not None

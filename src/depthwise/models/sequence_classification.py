@@ -8,7 +8,7 @@ from transformers.utils import can_return_tuple
 
 from depthwise.depth import Plan
 from depthwise.errors import ConfigError, InputError, Problem
-from depthwise.losses import IGNORED, class_exits, classification_loss, number_exits
+from depthwise.losses import IGNORED, ExitStatistics, class_exits, classification_loss, number_exits
 from depthwise.models.adaptive import precise
 from depthwise.models.backbone import Encoded, EncoderHead, summary_width
 from depthwise.models.configuration import DepthwiseConfig
@@ -34,7 +34,8 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         self.classifier = nn.Linear(summary_width(config), config.num_labels)
         depths, width = separate_exits(config.options), summary_width(config)
         self.exit_heads = nn.ModuleDict({str(depth): nn.Linear(width, config.num_labels) for depth in depths})
-        self.trained_policy = build_trained_policy(config.options, width)
+        asks_tokens = bool((config.policy or {}).get("each_token"))
+        self.trained_policy = build_trained_policy(config.options, config.width if asks_tokens else width)
         if config.num_labels == 1:
             _check_policy_of_numbers(config.policy or {})
         self.post_init()
@@ -72,7 +73,7 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
         if objective is not None:
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             return self._taught(encoded, objective.repeated(labels), num_items_in_batch, objective)
-        plan = self.planned(plan, depths, input_ids)
+        plan = self.planned(plan, depths, input_ids, attention_mask)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         summary = self.summary(output, input_ids, attention_mask)
         assert output.depths is not None
@@ -106,9 +107,15 @@ class DepthwiseForSequenceClassification(HasExits, EncoderHead):
             is_labelled = ~labels.to(rows[0]).view_as(rows[0]).isnan().all(-1, keepdim=True)
         if self.learns_policy and problem == "multi_label_classification":
             raise InputError("a policy learns from one label of each sequence, not from several; train exits alone")
-        lesson = self.lesson_of(summaries, found, is_labelled) if self.learns_policy else None
         assert found.statistics is not None
-        taught = self.taught(output, found, objective, num_items, lesson)
+        lesson, policy = None, self.trained_policy
+        if policy is not None and policy.each_token:
+            real = is_labelled.expand(states[0].shape[:2]) if valid is None else valid & is_labelled
+            of_tokens = ExitStatistics(*(values.expand(-1, *real.shape) for values in found.statistics))
+            lesson = self.lesson_of(states, found._replace(statistics=of_tokens), real)
+        elif policy is not None:
+            lesson = self.lesson_of(summaries, found, is_labelled)
+        taught = self.taught(output, found, objective, num_items, lesson, num_labels=is_labelled.sum())
         return taught.replaced(exit_correct=num_correct(found.statistics.correct, chosen))
 
     def _problem(self, labels: Tensor) -> str:

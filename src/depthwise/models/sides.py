@@ -69,7 +69,7 @@ class Encoder(nn.Module):
         latent = None
         if plan is None and self.latent is not None:
             latent = self.latent(source_languages, len(input_ids))
-        is_packed = executor is not None and not (keep or self.training)
+        is_packed = executor is not None and not (keep or self.training) and self.stack.dense is None
         if latent is not None and is_packed and not latent.whole:
             plan, latent = latent.plan(self.stack.num_layers, *input_ids.shape), None
         structure = self.structure

@@ -1,7 +1,7 @@
 """A stack of blocks. It knows no policy: it runs a layer, or all of them under given gates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from depthwise.depth import Gate
 from depthwise.memory import DecodeState, KeyValueMemory, LayerMemory, Memory
 from depthwise.mixers import Distances, SelfAttention
 from depthwise.models.block import Block, Source
+from depthwise.models.dense import DenseConnections
 from depthwise.models.scaled_gradients import run_scaled
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -56,6 +57,10 @@ class Stack(nn.Module):
                 assert isinstance(block, Block)
                 assert isinstance(block.mixer, SelfAttention)
                 block.mixer.look_up(self.distances)
+        self.layer_dropout = config.layer_dropout
+        self.dense: DenseConnections | None = None
+        if config.connections == "dense":
+            self.dense = DenseConnections(config.num_layers, width, config.norm_epsilon)
         self.final_norm = nn.LayerNorm(width, eps=config.norm_epsilon) if config.has_final_norm else None
         self.exit_norms = nn.ModuleDict()
         if config.has_final_norm:
@@ -104,6 +109,10 @@ class Stack(nn.Module):
         block learn from its own exit, that is from the states that are kept of it (``scaled_gradients``).
         """
         limit = self.num_layers if num_layers is None else num_layers
+        if self.training and self.layer_dropout:
+            gates = self._with_dropout(gates, x)
+        before = None if self.dense is None else self.dense.begin()
+        x = x if before is None else before.after(x)
         hidden, memories = [x], []
         gate: Gate | bool = True
         for layer in range(limit):
@@ -127,6 +136,7 @@ class Stack(nn.Module):
                 )
             else:
                 memory = block.write(x, valid) if past is None else past.append(block.write(x, valid))
+            x = x if before is None else before.after(x)
             if state is not None:
                 kept = memory if state.remembers_all else block.mixer.forget(memory)
                 memories.append(LayerMemory(kept, written))
@@ -139,6 +149,18 @@ class Stack(nn.Module):
             (*hidden, *copies) if keep_hidden else None,
             tuple(memories) if state is not None else None,
         )
+
+    def _with_dropout(self, gates: Gates | None, x: Tensor) -> Gates:
+        """The same gates, of which some are closed for this pass (LayerDrop)."""
+        kept = torch.rand(self.num_layers, device=x.device) >= self.layer_dropout
+
+        def drawn(layer: int, x: Tensor) -> Gate | bool:
+            gate = True if gates is None else gates(layer, x)
+            if not isinstance(gate, Gate):
+                return Gate(kept[layer]) if gate else False
+            return replace(gate, run=kept[layer] if gate.run is None else gate.run & kept[layer])
+
+        return drawn
 
     def _run_scaled(
         self, layer: int, x: Tensor, factor: float, valid: Tensor | None, source: Source | None, gate: Gate | None

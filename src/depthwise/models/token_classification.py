@@ -56,7 +56,7 @@ class DepthwiseForTokenClassification(HasExits, EncoderHead):
         if objective is not None:
             encoded = self.encode_exits(objective, input_ids, attention_mask, token_type_ids)
             return self._taught(encoded, objective.repeated(labels), num_items_in_batch, objective)
-        plan = self.planned(plan, depths, input_ids)
+        plan = self.planned(plan, depths, input_ids, attention_mask)
         output = self.encode(input_ids, attention_mask, plan, output_hidden_states, token_type_ids, self.leaving())
         assert output.last_hidden_state is not None
         assert output.depths is not None

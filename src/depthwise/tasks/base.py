@@ -5,7 +5,6 @@ into rows, and get predictions back, which the task scores. A new task is a new 
 ``build``.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -37,14 +36,14 @@ from depthwise.metrics import Comparison, Score
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import least, shortened
+from depthwise.tasks.encoding import least, placed, shortened
 from depthwise.tasks.exit_training import NLL, ExitTraining, exit_training
 from depthwise.tasks.latent_training import LatentTraining, latent_training
 from depthwise.tasks.pretrained import pretrained_model
+from depthwise.tasks.run_folder import cache_folder
 from depthwise.tasks.sources import SPLITS
 from depthwise.tasks.values import Examples, Losses, Prediction
 
-CACHE_VARIABLE = "DEPTHWISE_CACHE"
 DEFAULT_BATCH_TOKENS = 4096
 GRAPH_LENGTHS = 4
 """Lengths are multiples of this where the GPU repeats recorded passes, so that there are few shapes to record."""
@@ -94,7 +93,7 @@ class Task(ABC):
     @property
     def cache(self) -> Path:
         """Where tokenised corpora are kept."""
-        return Path(self.recipe.data.cache or os.environ.get(CACHE_VARIABLE) or "~/.cache/depthwise").expanduser()
+        return cache_folder(self.recipe.data.cache)
 
     def examples(self, split: str) -> Examples:
         """What training and validation go through."""
@@ -299,7 +298,7 @@ class Task(ABC):
 
     def predictions(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
         """What the model says about each of some rows that one batch can hold."""
-        return self.predict(model, {name: value.to(model.device) for name, value in self.collate(rows).items()})
+        return self.predict(model, placed(self.collate(rows), model.device))
 
     @property
     def searches(self) -> bool:

@@ -5,8 +5,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from transformers import AutoConfig
-
 from depthwise.config import PRETRAINED, DataConfig, Recipe, as_dict, load_recipe, merged
 from depthwise.data import (
     Corpus,
@@ -19,13 +17,13 @@ from depthwise.data import (
     train_tokenizers,
 )
 from depthwise.errors import CheckpointError, ConfigError, Problem
-from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks.base import Task
 from depthwise.tasks.language_modeling import LanguageModeling
 from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.pair_sources import pair_corpora
 from depthwise.tasks.question_answering import QuestionAnswering
+from depthwise.tasks.run_folder import run_config
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.sizing import Facts, sized
 from depthwise.tasks.sources import labelled, pairs, questions, running_text, summaries, tagged
@@ -90,27 +88,6 @@ def load_task(folder: Path, recipe: Recipe | None = None) -> Task:
     if issubclass(task, SequenceToSequence):
         return task(recipe, tokenizers, config.decoder_start_token_id)
     return with_table_of(task(recipe, tokenizers), folder)
-
-
-def run_config(folder: Path) -> DepthwiseConfig:
-    """The configuration of the model in a run."""
-    if not (folder / "config.json").is_file():
-        state = "is no folder" if not folder.is_dir() else "holds no trained model"
-        unfinished = any(folder.glob("checkpoint-*")) if folder.is_dir() else False
-        remedy = "run its depthwise train command again to finish it" if unfinished else "give the folder of a run"
-        raise CheckpointError(f"{folder} {state}; {remedy}")
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
-        raise CheckpointError(f"the configuration in {folder} cannot be read: {reason}; give a whole run") from error
-    if not isinstance(config, DepthwiseConfig):
-        raise CheckpointError(
-            f'{folder} holds a model of type "{config.model_type}", not a Depthwise model; try depthwise convert hf'
-        )
-    return config
 
 
 def run_recipe(folder: Path) -> Recipe:

@@ -5,21 +5,30 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from depthwise.data.rows import IdRow
 from depthwise.data.store import MARKS
 from depthwise.data.tokenizers import encoded as ids_of
-from depthwise.data.words import Marks, WordMarks, encoded_with_marks
+from depthwise.data.words import Marks, TextMarks, encoded_with_marks
 from depthwise.shapes import Tensor
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "depths")
+PLANNED = ("depths", "attention_mask")
+"""What stays on the host where depths are known before the model runs: it plans there."""
 R = TypeVar("R", bound=IdRow)
 
 
 def inputs_in(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What an encoder takes of a batch: all but the labels."""
     return {name: batch[name] for name in INPUTS if name in batch}
+
+
+def placed(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """A batch to predict from, on the device of the model but for what the host plans by."""
+    kept = PLANNED if "depths" in batch else ()
+    return {name: value if name in kept else value.to(device) for name, value in batch.items()}
 
 
 def portions(rows: Sequence[R], budget: int) -> Iterator[Sequence[R]]:
@@ -46,7 +55,7 @@ def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[np
 
 
 def marked_ids(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: WordMarks
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], marks: TextMarks
 ) -> list[tuple[npt.NDArray[np.int64], Marks]]:
     """The ids of each text, as ``encoded`` gives them, with the mark of every id."""
     pairs = zip(*encoded_with_marks(tokenizer, texts, marks), strict=True)

@@ -107,12 +107,12 @@ class LatentTraining:
         beta, depth_weight, sharing_weight, is_grown = self._numbers.unbind()
         total = beta.new_zeros(())
         for number, (side, layers) in enumerate(self._layers.items()):
-            assert layers.drawn is not None
-            probabilities, samples = layers.probabilities.float(), layers.samples(layers.drawn).float()
-            divergence = self._divergence(layers.logits, probabilities, samples, is_grown)
+            drawn = layers.drawn
+            assert drawn is not None
+            probabilities, samples = drawn.probabilities.float(), drawn.samples.float()
+            divergence = self._divergence(drawn.logits, probabilities, samples, is_grown)
             languages = batch.get(LANGUAGES[side])
-            own = divergence[0] if len(divergence) == 1 or languages is None else divergence[languages].mean()
-            total = total + beta * own
+            total = total + beta * _of_languages(divergence, languages)
             used = (probabilities if self.options.utilisation == "probabilities" else samples).mean(0)
             if self.options.target_depth is not None:
                 target = self.options.target_depth[number if len(self.options.target_depth) > 1 else 0]
@@ -157,12 +157,12 @@ class LatentTraining:
                 for name, probability, sample in zip(
                     layers.languages or ("all",),
                     layers.probabilities.detach(),
-                    layers.samples(layers.drawn).detach(),
+                    layers.samples(layers.noise).detach(),
                     strict=True,
                 )
             }
             for side, layers in self._layers.items()
-            if layers.drawn is not None
+            if layers.noise is not None
         }
 
 
@@ -182,6 +182,14 @@ def latent_training(recipe: Recipe, model: ModelConfig) -> LatentTraining | None
     if problems:
         raise ConfigError("recipe", problems)
     return LatentTraining(recipe.training, model, recipe.seed)
+
+
+def _of_languages(divergence: Float[Tensor, "G"], languages: Tensor | None) -> Float[Tensor, ""]:
+    """The mean over the languages that occur in a batch, however many rows each has."""
+    if len(divergence) == 1 or languages is None:
+        return divergence[0]
+    occurs = torch.zeros_like(divergence).index_fill(0, languages, 1)
+    return (divergence * occurs).sum() / occurs.sum()
 
 
 def _written(place: Tensor | None, fresh: Tensor, device: torch.device) -> Tensor:

@@ -103,6 +103,8 @@ class MaskedLanguageModeling(LikelihoodTask):
         return len(batch["label_places"])
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
+        if (taught := self.taught(model, batch, num_items)) is not None:
+            return taught
         output = model(**batch, num_items_in_batch=num_items)
         labels = batch["labels"].flatten()[batch["label_places"]]
         scores = output.logits.detach()
@@ -127,7 +129,7 @@ class MaskedLanguageModeling(LikelihoodTask):
         }
         if self.learns_order:
             found["order_accuracy"] = 100 * totals["ordered"] / max(1.0, totals["pairs"])
-        return found
+        return {**found, **self.exit_metrics(totals, num_items)}
 
     # Predicting
 

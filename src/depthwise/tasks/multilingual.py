@@ -1,7 +1,7 @@
 """Multilingual translation: one model for several pairs of languages, which is told the language to write.
 
-Every batch of training is of one pair; pairs are drawn by temperature. Scores are given for every pair, and their mean
-is the one that is quoted.
+Every batch of training is of one pair, or mixes all; pairs are drawn by temperature. Scores are given for every pair,
+and their mean is the one that is quoted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ from depthwise.data import (
     LanguagePair,
     LanguageRow,
     LanguageStores,
+    MixedBatches,
     PairCorpora,
     Row,
     StoreOptions,
@@ -132,10 +133,13 @@ class MultilingualTranslation(Translation):
 
     def batches_of(
         self, examples: Examples, options: BatchOptions, *, rank: int = 0, world_size: int = 1
-    ) -> LanguageBatches:
-        """Batches of one pair each; only those of training are drawn by temperature."""
+    ) -> LanguageBatches | MixedBatches:
+        """Batches of one pair each, or in training of all; only those of training are drawn by temperature."""
         assert isinstance(examples, LanguageStores)
         is_drawn = options.order == "shuffled"
+        if is_drawn and self.recipe.data.mixed:
+            lengths, temperature = examples.lengths(), self.recipe.data.temperature
+            return MixedBatches(lengths, options, temperature, rank=rank, world_size=world_size)
         temperature, rounds = self.recipe.data.temperature if is_drawn else 1.0, is_drawn and self.recipe.data.rounds
         return LanguageBatches(
             examples.lengths(), options, temperature, rounds=rounds, rank=rank, world_size=world_size
@@ -145,7 +149,6 @@ class MultilingualTranslation(Translation):
         batch = DecoderLanguageCollator(self._pad_id)(rows) if self.placement == "decoder" else super().collate(rows)
         numbers = [row.pair for row in rows if isinstance(row, LanguageRow) and row.pair is not None]
         if numbers:
-            assert len(set(numbers)) == 1, "batches that are learned from are of one pair"
             batch["pair"] = torch.tensor(numbers)
         return {**batch, **self._languages_of(rows)}
 
@@ -172,8 +175,10 @@ class MultilingualTranslation(Translation):
     # Learning
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
-        """Sums of every pair beside those of all; the batch counts for its own."""
+        """Sums of every pair beside those of all, where batches are of one pair each: the batch counts for its own."""
         losses = super().losses(model, batch, num_items)
+        if self.recipe.data.mixed and model.training:
+            return losses
         totals, num_tokens = dict(losses.totals), (batch["labels"] != IGNORED).sum()
         for number, pair in enumerate(self.pairs):
             is_of_pair = batch["pair"][0] == number
@@ -182,10 +187,11 @@ class MultilingualTranslation(Translation):
         return Losses(losses.loss, totals)
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
-        """Also for each pair that occurred, and their mean."""
-        seen = [str(pair) for pair in self.pairs if totals[f"tokens/{pair}"]]
+        """Also for each pair that occurred by itself, and their mean."""
+        found = super().validation_metrics(totals, num_items)
+        seen = [str(pair) for pair in self.pairs if totals.get(f"tokens/{pair}")]
         by_pair = {f"nll/{pair}": totals[f"nll/{pair}"] / totals[f"tokens/{pair}"] for pair in seen}
-        return {**super().validation_metrics(totals, num_items), MEAN: _mean(by_pair.values()), **by_pair}
+        return {**found, MEAN: _mean(by_pair.values()), **by_pair} if seen else found
 
     @property
     def lower_is_better(self) -> frozenset[str]:  # type: ignore[override]

@@ -32,13 +32,13 @@ from depthwise.data import (
 )
 from depthwise.data.answers import Prediction as Answered
 from depthwise.data.progress import shown
-from depthwise.data.words import words_of
+from depthwise.data.words import Spans, spans_of, words_of
 from depthwise.errors import ConfigError, DataError, InputError, Problem
 from depthwise.losses import IGNORED, token_cross_entropy
 from depthwise.metrics import Comparison, Score, compare_means, squad_scores, squad_values
 from depthwise.models.question_answering import DepthwiseForQuestionAnswering
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, portions, shortened
+from depthwise.tasks.encoding import encoded, inputs_in, padded_sizes, placed, portions, shortened
 from depthwise.tasks.sources import questions
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import Document, WordDepthTask
@@ -111,6 +111,7 @@ class QuestionAnswering(WordDepthTask):
         return [self.tokenizers.source] * 2
 
     def examples(self, split: str) -> Rows[AnswerWindow]:
+        self.prepare_words(split)
         corpus, report = self.corpus(split), LineReport(self.rules)
         found = shown(self._questions(split, report), f"tokenising {corpus.name}", corpus.num_lines())
         rows = question_windows(found, self.tokenizers.source, self.window_options, report, marks=self.marks)
@@ -151,6 +152,18 @@ class QuestionAnswering(WordDepthTask):
             parts = (question.context[: inside.start], question.context[inside], question.context[inside.stop :])
             for part, label in zip(parts, (OUTSIDE, INSIDE, OUTSIDE), strict=True):
                 yield from (((word,), label) for word in words_of(part, form))
+
+    def num_word_texts(self, split: str) -> int | None:
+        return None
+
+    def word_texts(self, split: str, report: LineReport, form: str) -> Iterator[tuple[str, Spans]]:
+        """Questions and contexts, each by itself."""
+        context = None
+        for question in self._questions(split, report):
+            yield question.question, spans_of(question.question, form)
+            if question.context != context:  # questions about the same paragraph follow each other
+                context = question.context
+                yield context, spans_of(context, form)
 
     @property
     def fillers(self) -> dict[str, int]:
@@ -232,7 +245,7 @@ class QuestionAnswering(WordDepthTask):
         scores: list[npt.NDArray[np.float64]] = []
         depths: list[list[int]] = []
         for portion in portions(windows, self.recipe.evaluation.batch_tokens):
-            batch = {name: value.to(model.device) for name, value in self.collate(portion).items()}
+            batch = placed(self.collate(portion), model.device)
             output = model(**inputs_in(batch))
             scores += list(output.logits.double().cpu().numpy())
             depths += output.depths.tolist()

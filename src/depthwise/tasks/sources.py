@@ -82,7 +82,10 @@ def questions(data: DataConfig, files: tuple[str, ...]) -> JoinedCorpus[SquadJso
 
 
 def running_text(data: DataConfig, files: tuple[str, ...], empty_lines: str = "keep") -> Corpus:
-    """Lines of plain text, or one field of JSON lines or of ``hub``. Empty lines are treated as told by default."""
+    """Lines of plain text, one field of JSON lines or of ``hub``, or the text of tab-separated values with labels.
+
+    Empty lines are treated as told by default.
+    """
     if data.hub is not None:
         return HubDataset(data.hub, data.text[:1], split=files[0], config=data.hub_config, revision=data.hub_revision)
     if len(files) != 1:
@@ -90,6 +93,8 @@ def running_text(data: DataConfig, files: tuple[str, ...], empty_lines: str = "k
     path = Path(files[0])
     if _form(path) in (".jsonl", ".json"):
         return JsonLines(path, data.text[:1])
+    if _form(path) == ".tsv":
+        return LabelledText(path, 1)
     return PlainText(path, data.empty_lines or empty_lines)
 
 

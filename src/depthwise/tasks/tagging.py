@@ -1,6 +1,6 @@
 """Tagging: words in, a tag for each word out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -32,12 +32,14 @@ from depthwise.data import (
 )
 from depthwise.data.progress import shown
 from depthwise.data.tags import OUTSIDE
+from depthwise.data.word_pieces import spans_of_words
+from depthwise.data.words import Spans
 from depthwise.errors import DataError, InputError
 from depthwise.losses import IGNORED, label_smoothed_cross_entropy
 from depthwise.metrics import Comparison, Score, accuracy, entity_counts, entity_report, f1_of_counts, paired_bootstrap
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import inputs_in, least, padded_sizes, portions
+from depthwise.tasks.encoding import inputs_in, least, padded_sizes, placed, portions
 from depthwise.tasks.sources import tagged
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import Document, WordDepthTask
@@ -107,10 +109,11 @@ class Tagging(WordDepthTask):
         chosen_by = self.recipe.training.metric or self.metric
         if split == "train" and self.recipe.data.valid and chosen_by in OF_ENTITIES:
             entity_report([[OUTSIDE]], [[OUTSIDE]])  # says now, not after an epoch, that a library is missing
+        self.prepare_words(split)
         corpus, report = self.corpus(split), LineReport(self.rules)
         sentences = shown(self._sentences(split, report), f"tokenising {corpus.name}", corpus.num_lines())
         tokenizer, options = self.tokenizers.source, self._piece_options()
-        rows = tagged_rows(sentences, tokenizer, self.label_names, options, report, self._number_of)
+        rows = tagged_rows(sentences, tokenizer, self.label_names, options, report, self.marks)
         if not rows:
             raise DataError(f"{corpus.name}: no sentence can be used; {report.summary()}")
         return Rows(rows, report)
@@ -135,19 +138,20 @@ class Tagging(WordDepthTask):
     def collate(self, rows: Sequence[PieceRow]) -> dict[str, Tensor]:  # type: ignore[override]
         return self.with_depths(TaggingCollator(self.tokenizers.source.pad_token_id)(rows), (row.marks for row in rows))
 
-    @property
-    def _number_of(self) -> Callable[[str], int] | None:
-        return None if self.marks is None else self.marks.number_of
-
     def word_documents(self, report: LineReport, form: str) -> Iterator[Document]:
         """Every word with its tag; what a word is, the data has decided."""
         for sentence in self._sentences("train", report):
             yield from (((word,), tag) for word, tag in zip(sentence.words, sentence.tags, strict=True))
 
+    def word_texts(self, split: str, report: LineReport, form: str) -> Iterator[tuple[str, Spans]]:
+        for sentence in self._sentences(split, report):
+            yield " ".join(sentence.words), spans_of_words(sentence.words)
+
     def words_with_depths(self, texts: Sequence[str]) -> list[tuple[str, int]]:
-        number_of = self._number_of
-        assert number_of is not None
-        return [(word, number_of(word)) for text in texts for word in _words(text)]
+        assert self.marks is not None
+        sentences = [_words(text) for text in texts]
+        numbers = self.marks.numbers([" ".join(words) for words in sentences], list(map(spans_of_words, sentences)))
+        return [pair for pairs in map(zip, sentences, numbers) for pair in pairs]
 
     def num_items(self, batch: Mapping[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -176,7 +180,7 @@ class Tagging(WordDepthTask):
     @cached_property
     def _aligner(self) -> WordAligner:
         options = self._piece_options(most=self.recipe.evaluation.batch_tokens)
-        return WordAligner(self.tokenizers.source, options, self._number_of)
+        return WordAligner(self.tokenizers.source, options, self.marks)
 
     def whole_rows(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         return [self._row(index, _words(text), None) for index, (text,) in enumerate(texts)]
@@ -241,7 +245,7 @@ class Tagging(WordDepthTask):
         """All parts of all rows, in order, as batches on the device of the model."""
         parts = [part for row in rows if isinstance(row, SentenceRow) for part in row.parts]
         for portion in portions(parts, self.recipe.evaluation.batch_tokens):
-            yield {name: value.to(model.device) for name, value in self.collate(portion).items()}
+            yield placed(self.collate(portion), model.device)
 
     def scored_rows(self, texts: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Row]:
         places = {name: number for number, name in enumerate(self.label_names)}

@@ -37,7 +37,7 @@ from depthwise.metrics import (
 )
 from depthwise.models.sequence_classification import DepthwiseForSequenceClassification
 from depthwise.shapes import Tensor
-from depthwise.tasks.encoding import encoded, inputs_in, marked_ids
+from depthwise.tasks.encoding import encoded, inputs_in, marked_ids, placed
 from depthwise.tasks.sources import labelled, num_texts
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import WordDepthTask
@@ -241,7 +241,7 @@ class TextClassification(WordDepthTask):
 
     @torch.no_grad()
     def log_probabilities(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[float]:
-        batch = {name: value.to(model.device) for name, value in self.collate(rows).items()}
+        batch = placed(self.collate(rows), model.device)
         logits = model(**inputs_in(batch)).logits
         log_probs = logits.double().log_softmax(-1)
         found: list[float] = log_probs.gather(-1, batch["labels"].unsqueeze(-1)).squeeze(-1).tolist()

@@ -1,37 +1,48 @@
 """Tasks on encoders whose words may have depths that are known before the model runs.
 
-The table of words is made from the training data when a run begins, and kept in its folder. Text is marked with the
-depths of its words when it is tokenised, and batches carry them as ``depths``: the same in training, validation and
-test.
+The table of words is made from the training data when a run begins, and kept in its folder; or each word gets its depth
+where it stands, from a masked language model that is kept there instead. Text is marked with the depths of its words
+when it is tokenised, and batches carry them as ``depths``: the same in training, validation and test.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
+from transformers import CONFIG_NAME
 
 from depthwise.config import WordDepthsConfig
+from depthwise.config.word_depths import BY_RECONSTRUCTION, RECONSTRUCTION
 from depthwise.data import LineReport, Row, TokenStore, build_store
-from depthwise.data.building import tokenizer_identity
+from depthwise.data.building import store_key, tokenizer_identity
 from depthwise.data.collate import padded
 from depthwise.data.progress import shown
-from depthwise.data.words import WordMarks, WordNormalizer, with_special, words_of
-from depthwise.depth.mutual_information import WordCounter
+from depthwise.data.words import Spans, TextMarks, WordMarks, WordNormalizer, spans_of, with_special, words_of
+from depthwise.depth.mutual_information import Counts, WordCounter, WordCounts
+from depthwise.depth.reconstruction import MeanDepths
 from depthwise.depth.word_table import WordTable, word_table
 from depthwise.depth.word_table_file import load_word_table, save_word_table
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.shapes import Tensor
 from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import shortened
+from depthwise.tasks.reconstruction import Reconstruction, ReconstructionMarks, weight_files
 
 FROM_LABELS = ("mutual_information", "random")
 """Estimators that look at labels."""
 NO_LABEL = ""
 """Stands for all labels where none is looked at."""
 LEAST = 1
+KEPT = "reconstruction"
+"""Where a run keeps the masked language model that its depths come from."""
+TEXTS_AT_ONCE = 1024
 
 Document = tuple[Iterable[str], str | None]
 T = TypeVar("T", bound=Task)
@@ -53,12 +64,20 @@ class WordDepthTask(Task):
         return None if self.ignores_words else self.options.word_depths
 
     @property
-    def marks(self) -> WordMarks | None:
+    def marks(self) -> TextMarks | None:
         """What gives the pieces of a text their depths."""
         return None if self.word_options is None else self._marks
 
+    @property
+    def has_word_table(self) -> bool:
+        """Whether a word has the same depth wherever it stands."""
+        return self.word_options is not None and self.word_options.estimator != RECONSTRUCTION
+
     @cached_property
-    def _marks(self) -> WordMarks:
+    def _marks(self) -> TextMarks:
+        assert self.options.word_depths is not None
+        if self.options.word_depths.estimator == RECONSTRUCTION:
+            return self._by_reconstruction(self.options.word_depths)
         table = self.word_table
         return WordMarks(
             _DepthOf(table, WordNormalizer(self.tokenizers.source)), table.options.words, identity=table.digest
@@ -74,10 +93,18 @@ class WordDepthTask(Task):
             "num_layers": encoder.num_layers,
             "tokenizer": tokenizer_identity(self.tokenizers.source),
         }
+        if self.run_folder is None and options.estimator in BY_RECONSTRUCTION:
+            means = MeanDepths(WordNormalizer(self.tokenizers.source))
+            for words in self._marked_texts("train", self._by_reconstruction(options)):
+                means.add(words)
+            return means.table(options, **made_for)
         if self.run_folder is None:
-            counter = WordCounter(WordNormalizer(self.tokenizers.source))
+            counts_tokens = options.estimator == "random" and options.matched == "tokens"
+            counter = WordCounter(WordNormalizer(self.tokenizers.source), occurrences=counts_tokens)
             counter.add(self._documents(options))
-            return word_table(counter.counts(), options, **made_for)
+            counts = counter.counts()
+            tokens = self._tokens(counts) if counts_tokens else None
+            return word_table(counts, options, **made_for, tokens=tokens, seed=self.recipe.seed)
         table = load_word_table(self.run_folder, **made_for)
         if table.options != options:
             raise CheckpointError(
@@ -85,6 +112,63 @@ class WordDepthTask(Task):
                 "use the run as it was trained"
             )
         return table
+
+    def _tokens(self, counts: WordCounts) -> Counts:
+        """How many tokens each word makes up in all documents."""
+        assert counts.occurrences is not None
+        pieces = self.tokenizers.source(list(counts.words), add_special_tokens=False, verbose=False)["input_ids"]
+        tokens: Counts = counts.occurrences * np.array([max(1, len(ids)) for ids in pieces], np.int64)
+        return tokens
+
+    # Words that are masked, one after the other
+
+    def _by_reconstruction(self, options: WordDepthsConfig) -> ReconstructionMarks:
+        """The masked language model that the run keeps or, before training, that the recipe names."""
+        assert options.run is not None
+        folder = Path(options.run) if self.run_folder is None else self.run_folder / KEPT
+        estimator = Reconstruction(folder, self.cache, options.copies)
+        assert self.options.encoder is not None
+        wanted = self.options.encoder.num_layers
+        if estimator.num_layers != wanted:
+            raise CheckpointError(
+                f"{folder} has {estimator.num_layers} layers, but the model has {wanted}; give a masked language "
+                "model with as many"
+            )
+        if tokenizer_identity(estimator.tokenizer) != tokenizer_identity(self.tokenizers.source):
+            raise CheckpointError(f"{folder} has another tokenizer than the model; set tokenizer.path={folder}")
+        return ReconstructionMarks(estimator, float(options.penalty), options.words)
+
+    def word_texts(self, split: str, report: LineReport, form: str) -> Iterator[tuple[str, Spans]]:
+        """Every text of a split, and where its words stand."""
+        for example in self.corpus(split).examples(report):
+            yield from ((text, spans_of(text, form)) for text in example.texts)
+
+    def _marked_texts(self, split: str, marks: ReconstructionMarks) -> Iterator[list[tuple[str, int]]]:
+        """The words of every text with their depths; whatever was found is in the cache then."""
+        corpus, path = self.corpus(split), marks.estimator.cache.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = self.word_texts(split, LineReport(self.rules), marks.form)
+        stream = iter(shown(texts, f"masking the words of {corpus.name}", self.num_word_texts(split)))
+        with FileLock(path.with_suffix(".lock")):  # other processes find it all there
+            while batch := list(islice(stream, TEXTS_AT_ONCE)):
+                numbers = marks.numbers([text for text, _ in batch], [spans for _, spans in batch])
+                for (text, spans), of_text in zip(batch, numbers, strict=True):
+                    yield [(text[begin:end], number) for (begin, end), number in zip(spans, of_text, strict=True)]
+
+    def num_word_texts(self, split: str) -> int | None:
+        """How many there are at most, for a progress bar."""
+        corpus = self.corpus(split)
+        return corpus.num_lines() * corpus.num_texts
+
+    def prepare_words(self, split: str) -> None:
+        """Find the depths of all words of a split together, where they follow from their places."""
+        marks = self.marks
+        if not isinstance(marks, ReconstructionMarks):
+            return
+        for _ in self._marked_texts(split, marks):
+            pass
+
+    # Words that are counted
 
     def _documents(self, options: WordDepthsConfig) -> Iterator[Document]:
         corpus = self.corpus("train")
@@ -116,8 +200,11 @@ class WordDepthTask(Task):
     # What changes where words have depths
 
     def store(self, split: str) -> TokenStore:
-        corpus = self.corpus(split)
-        return build_store(corpus, self._tokenizers_of(corpus), self.store_options(split), self.cache, self.marks)
+        corpus, options, marks = self.corpus(split), self.store_options(split), self.marks
+        tokenizers = self._tokenizers_of(corpus)
+        if not (self.cache / store_key(corpus, tokenizers, options, marks)).exists():
+            self.prepare_words(split)
+        return build_store(corpus, tokenizers, options, self.cache, marks)
 
     def with_depths(self, batch: dict[str, Tensor], marks: Iterable[npt.NDArray[Any] | None]) -> dict[str, Tensor]:
         """A batch with the depth of every token, 0 on padding, from the marks of its rows."""
@@ -145,7 +232,10 @@ class WordDepthTask(Task):
 
     def save(self, folder: Path) -> None:
         super().save(folder)
-        if self.options.word_depths is not None:
+        marks = None if self.options.word_depths is None else self._marks
+        if isinstance(marks, ReconstructionMarks):
+            _keep(marks.estimator, folder / KEPT)
+        elif marks is not None:
             save_word_table(self.word_table, folder)
 
 
@@ -165,6 +255,18 @@ class _DepthOf:
             if len(self._known) < self.LIMIT:
                 self._known[word] = found
         return found
+
+
+def _keep(estimator: Reconstruction, folder: Path) -> None:
+    """Copy what estimates depths into the folder of a run, so that the run works wherever it is taken."""
+    if folder.resolve() == estimator.folder.resolve():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (estimator.folder / CONFIG_NAME, *weight_files(estimator.folder)):
+        shutil.copyfile(path, folder / path.name)
+    for index in estimator.folder.glob("*.safetensors.index.json"):
+        shutil.copyfile(index, folder / index.name)
+    estimator.tokenizer.save_pretrained(folder)
 
 
 def with_table_of(task: T, folder: Path | None) -> T:

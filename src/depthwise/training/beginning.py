@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthwise.config import Recipe, load_recipe, recipe_dict, recipe_yaml
-from depthwise.errors import TrainingError
+from depthwise.errors import DepthwiseError, TrainingError
 from depthwise.evaluation.results import replace_file
 from depthwise.tasks import Task, open_task
 from depthwise.tasks.build import RECIPE
@@ -34,6 +34,8 @@ def begun(recipe: Recipe, folder: Path, command: str | None = None) -> Task:
         task = open_task(recipe, folder)
         try:
             task.save(folder)
+        except DepthwiseError:  # which says by itself what is wrong with the data
+            raise
         except Exception as error:  # the tokenizers library has no kinds of errors
             raise TrainingError(f"{folder} cannot be written: {error}; make room, or give another --out") from error
     replace_file(folder / RECIPE, recipe_yaml(task.resolved()))

@@ -46,9 +46,6 @@ def check_training(recipe: Recipe) -> None:
             if getattr(recipe.training, other):
                 message = f"asks every block twice for gradients, which training.{other} does not; give one of them"
                 problems.append(Problem("training.exits.gradient_scale", message))
-    if recipe.training.shard and model_options(recipe.model).get("latent") is not None:
-        message = "splits the logits of gates, which every layer needs; leave it out, and each process has all weights"
-        problems.append(Problem("training.shard", message))
     if problems:
         raise ConfigError("recipe", problems)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from depthwise.depth import LatentLayers
 from depthwise.mixers.attention import Projections
 from depthwise.mixers.joint import Joint
 from depthwise.shapes import Tensor
@@ -24,11 +25,14 @@ class HalfStates:
     """Half-precision twins of the parameters of a model, and a way to run the model on them.
 
     Parameters that are tied have one twin. The twins learn: gradients of a pass are theirs. Those of queries, keys and
-    values lie side by side, so that one product makes all three.
+    values lie side by side, so that one product makes all three. Logits of gates, which are few, stay in float32.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        assert not any(buffer.is_floating_point() for buffer in model.buffers()), "buffers would stay in float32"
+        gates = [module for module in model.modules() if isinstance(module, LatentLayers)]
+        of_gates = {id(tensor) for module in gates for tensor in (*module.parameters(), *module.buffers())}
+        buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() and id(buffer) not in of_gates]
+        assert not buffers, "buffers would stay in float32"
         self._model = model
         self._joints = {
             module: _joint([module.query, module.key, module.value], dtype)
@@ -38,7 +42,9 @@ class HalfStates:
         places = {param: place for joint in self._joints.values() for param, place in _places(joint)}
         self._twins = {
             param: nn.Parameter(
-                places[param] if param in places else torch.empty_like(param, dtype=dtype),
+                places[param]
+                if param in places
+                else torch.empty_like(param, dtype=param.dtype if id(param) in of_gates else dtype),
                 requires_grad=param.requires_grad,
             )
             for param in model.parameters()

@@ -22,7 +22,7 @@ class LatentSteps:
     def __init__(self, task: Task, model: nn.Module, folder: Path) -> None:
         self.latent: LatentTraining | None = task.latent
         self.gates = task.recipe.evaluation.gates
-        self._logits = [module.logits for module in model.modules() if isinstance(module, LatentLayers)]
+        self._layers = [module for module in model.modules() if isinstance(module, LatentLayers)]
         self._record = MetricsFile(folder / RECORD)
         assert isinstance(model, DepthwisePreTrainedModel)
         if self.gates is not None:
@@ -49,13 +49,14 @@ class LatentSteps:
     def hold(self, update: int) -> None:
         """Forget the gradients of the logits in updates of the weights alone: nothing of them counts or is kept."""
         if self.latent is not None and self.latent.holds_logits(update):
-            for logits in self._logits:
-                logits.grad = None
+            for layers in self._layers:
+                layers.logits.grad = None
 
     def note(self, update: int, *, leads: bool) -> dict[str, float]:
         """How many layers are used, for the log; all of them one by one go to ``layers.jsonl``."""
         if self.latent is None:
             return {}
+        record = self.latent.record()  # for which sharded processes have to meet
         if leads:
-            self._record.add({"update": update, **self.latent.record()})
+            self._record.add({"update": update, **record})
         return self.latent.depths()

@@ -46,4 +46,8 @@ class MetricsFile:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

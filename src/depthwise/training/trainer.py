@@ -221,7 +221,10 @@ class DepthwiseTrainer(Trainer):
 
     def _keep_norms_of_parts(self, model: nn.Module) -> None:
         if self.task.recipe.training.gradient_norms and self.logs_at(self.state.global_step + 1):
-            self._norms = gradient_norms(self.accelerator.unwrap_model(model))
+            scaler = self.accelerator.scaler  # of float16, by whose scale gradients are still too large
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            norms = gradient_norms(self.accelerator.unwrap_model(model))
+            self._norms = {name: norm / scale for name, norm in norms.items()}
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         if self.optimizer is None:

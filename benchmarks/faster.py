@@ -1,0 +1,312 @@
+"""Depth known in advance, on the data of Liu et al. (2021): what is to be trained, and the paper's tables beside ours.
+
+    python benchmarks/faster.py plan --sets trec,mr --methods full,mi,random --seeds 1,2,3
+    python benchmarks/faster.py run --sets trec,mr --methods full,mi,random --seeds 1,2,3 --runs runs
+    python benchmarks/faster.py plan --sweep penalty --sets imdb
+    python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/bert
+    python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
+    python benchmarks/faster.py depths --sets trec,mr
+    python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
+    python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
+    python benchmarks/faster.py tables
+
+``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
+docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
+cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
+tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``depths``
+says how deep words of test data run by tables, before anything is trained, and ``compare`` sets the depths that two
+runs give the same words beside each other.
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import results
+import yaml
+
+RECORD = results.RECORDS / "faster.json"
+DOMAINS = (
+    *("apparel", "baby", "books", "camera_photo", "dvd", "electronics", "health_personal_care", "imdb"),
+    *("kitchen_housewares", "magazines", "MR", "music", "software", "sports_outdoors", "toys_games", "video"),
+)
+FOLDS = 5
+FOLDED = ("mr", "subj")
+SPLITS = ("train", "valid", "test")
+LONG = ("imdb", "agnews", "amazon16", "dbpedia", "yelp_p", "yelp_f")
+"""Sets whose texts are masked in no more than ``COPIES`` copies each."""
+COPIES = 8
+MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imdb": 3, "amazon16": 3}
+"""For masked language models, 1 elsewhere."""
+PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
+TABLES = "faster"
+"""Begins the names of tables."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Changes of the recipe by mutual information, and at which depth what comes of them is evaluated."""
+
+    changes: tuple[str, ...] = ()
+    evaluations: tuple[tuple[str, tuple[str, ...]], ...] = (("valid", ("--split", "valid")), ("test", ()))
+    masks: bool = False
+    """Whether it needs a masked language model of the same texts."""
+
+
+def _estimator(name: str, *more: str) -> tuple[str, ...]:
+    return (f"model.word_depths.estimator={name}", *more)
+
+
+HALTING = (
+    "model.word_depths=null",
+    "model.exits.heads=tied",
+    "model.policy.kind=token",
+    "model.policy.never_correct=last",
+)
+POLICY = (
+    ("valid", ("--split", "valid")),
+    ("test", ()),
+    ("test-policy", ("--depth", "policy")),
+    ("valid-policy", ("--split", "valid", "--depth", "policy")),
+)
+METHODS = {
+    "full": Method(("model.word_depths=null",)),
+    "mi": Method(),
+    "reconstruction": Method(_estimator("reconstruction"), masks=True),
+    "reconstruction_table": Method(_estimator("reconstruction_table"), masks=True),
+    "random": Method(_estimator("random")),
+    "frequency": Method(_estimator("frequency")),
+    "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
+    "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
+    "halting-text": Method(HALTING, POLICY),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: what trains it, and what it is evaluated on."""
+
+    name: str
+    recipe: str
+    changes: tuple[str, ...]
+    evaluations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["depthwise", "train", self.recipe, *self.changes])
+
+
+def recipe_of(data: str) -> str:
+    return f"classification/faster-{data.partition('-')[0]}-mi"
+
+
+def files_of(data: str, fold: int | None = None) -> tuple[str, ...]:
+    """Changes that name the data of a domain or of a fold; none where the recipe names it."""
+    whole, _, domain = data.partition("-")
+    if domain and whole == "amazon16":
+        return tuple(f"data.{split}=data/amazon16/{domain}.{split}.tsv" for split in SPLITS)
+    if fold is not None:
+        return tuple(f"data.{split}=data/{whole}/fold{fold}/{split}.tsv" for split in SPLITS)
+    return ()
+
+
+def masked_job(data: str, fold: int | None = None) -> Job:
+    """The masked language model of a data set, which finds depths by reconstruction."""
+    known = files_of(data, fold) or tuple(f"data.{split}={name}" for split, name in _files_in_recipe(data).items())
+    name = f"faster-{data}-masked" if fold is None else f"faster-{data}-cv/fold{fold}/masked"
+    epochs = MASKED_EPOCHS.get(data, 15 if data.startswith("amazon16-") else 1)
+    changes = (*known, f"training.max_epochs={epochs}")
+    return Job(name, "masked_language_modeling/anytime", changes, (("valid", ("--split", "valid")),))
+
+
+def _files_in_recipe(data: str) -> dict[str, str]:
+    from depthwise.config import read_recipe
+
+    found = read_recipe(recipe_of(data)).data
+    return {split: files[0] for split in SPLITS if (files := getattr(found, split))}
+
+
+def jobs(
+    sets: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    folds: bool = False,
+    more: Sequence[str] = (),
+) -> list[Job]:
+    """What is to be trained, masked language models before those who need them."""
+    found: dict[str, Job] = {}
+    for data, name in product(sets, methods):
+        method = METHODS[name]
+        for seed in range(1, FOLDS + 1) if folds else seeds:
+            fold = seed if folds else None
+            changes = [f"seed={seed}", *files_of(data, fold), *method.changes, *more]
+            if method.masks:
+                masked = masked_job(data, fold)
+                found[masked.name] = masked
+                changes.append(f"model.word_depths.run=runs/{masked.name}")
+                changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
+            kind = f"{name}-cv" if folds else name
+            job = Job(f"faster-{data}-{kind}-{seed}", recipe_of(data), tuple(changes), _evaluations(data, method))
+            found[job.name] = job
+    return list(found.values())
+
+
+def _evaluations(data: str, method: Method) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if data != "amazon16":
+        return method.evaluations
+    depth = next((arguments for name, arguments in method.evaluations if name == "test-policy"), ())
+    domains = ((f"test-{name}", (*depth, f"data.test=data/amazon16/{name}.test.tsv")) for name in DOMAINS)
+    return (*method.evaluations, *domains)
+
+
+def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str | None) -> Iterator[Job]:
+    """The lambda of reconstruction (Table 4), or the number of blocks (Figure 3)."""
+    if sweep == "penalty":
+        for data, penalty in product(sets, PENALTIES):
+            more = (f"model.word_depths.penalty={penalty}",)
+            for job in jobs([data], ["reconstruction"], seeds, more=more):
+                is_masked = job.recipe != recipe_of(data)
+                name = job.name if is_masked else job.name.replace("reconstruction", f"penalty-{penalty}")
+                yield Job(name, job.recipe, job.changes, job.evaluations)
+        return
+    for data, num_layers, name in product(sets, range(1, 13 if begin else 7), ("full", "mi", "halting")):
+        if name == "halting" and num_layers == 1:
+            continue  # nobody can leave before the only block
+        more = (f"model.encoder.num_layers={num_layers}", *([f"model.from={begin}"] if begin else []))
+        for job in jobs([data], [name], seeds, more=more):
+            yield Job(f"{job.name}-layers-{num_layers}", job.recipe, job.changes, job.evaluations)
+
+
+def run(wanted: Sequence[Job], runs: Path, extra: Sequence[str]) -> int:
+    """Train and evaluate what is not there yet; what fails is named at the end."""
+    failed = []
+    for job in wanted:
+        folder = runs / job.name
+        commands = []
+        if not (folder / "training.json").exists():
+            commands.append(["train", job.recipe, *job.changes, *extra, "--out", str(folder)])
+        for name, arguments in job.evaluations:
+            if not (folder / "results" / f"{name}.json").exists():
+                commands.append(["evaluate", str(folder), *arguments, "--name", name])
+        for command in commands:
+            print("$ depthwise", shlex.join(command), flush=True)
+            if subprocess.run([sys.executable, "-m", "depthwise", *command], check=False).returncode:
+                failed.append(job.name)
+                break
+        else:
+            results.main(["collect", str(folder), "--into", str(RECORD)])
+    for name in failed:
+        print(f"{name} failed; the same command goes on from there", file=sys.stderr)
+    return int(bool(failed))
+
+
+def write_folds(files: Sequence[Path], into: Path) -> None:
+    """Lines dealt out to five folds in turn; the fold behind the test fold is for validation."""
+    lines = sorted({line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line})
+    parts = [lines[number::FOLDS] for number in range(FOLDS)]
+    for number in range(FOLDS):
+        chosen = {"test": number, "valid": (number + 1) % FOLDS}
+        rest = [line for other, part in enumerate(parts) if other not in chosen.values() for line in part]
+        folder = into / f"fold{number + 1}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, content in {"train": rest, **{name: parts[part] for name, part in chosen.items()}}.items():
+            (folder / f"{split}.tsv").write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+
+
+def shown_tables() -> str:
+    """Tables 2 to 4 of the paper, and what was published beside what was measured."""
+    measured = results.rows(record for path in sorted(results.RECORDS.glob("*.json")) for record in results._json(path))
+    descriptions = yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
+    parts = [
+        f"{description['label']}\n\n{results.table(description, measured)}"
+        for name, description in descriptions.items()
+        if name.startswith(TABLES)
+    ]
+    return "\n".join(parts)
+
+
+def speed(runs: Sequence[str], rows: Sequence[int], most: int, device: str) -> None:
+    """Texts in a second by both executors, for batches of so many rows."""
+    import faster_speed
+
+    for line in faster_speed.measured(runs, rows, most, device):
+        print(line, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("plan", "run"):
+        command = commands.add_parser(name)
+        command.add_argument("--sets", default="trec,mr,sst2", help="data sets, such as trec, amazon16, amazon16-books")
+        command.add_argument("--methods", default="full,mi,random", help=", ".join(METHODS))
+        command.add_argument("--seeds", default="1")
+        command.add_argument("--folds", action="store_true", help="five folds in the place of seeds")
+        command.add_argument("--sweep", choices=("penalty", "layers"))
+        command.add_argument("--from", dest="begin", help="the run that models of a sweep over layers begin with")
+        command.add_argument("--runs", type=Path, default=Path("runs"))
+        command.add_argument("extra", nargs="*", help="more changes for every training, such as training.max_updates=2")
+    folded = commands.add_parser("folds")
+    folded.add_argument("files", nargs="+", type=Path)
+    folded.add_argument("--into", type=Path, required=True)
+    timed = commands.add_parser("speed")
+    timed.add_argument("runs", nargs="+")
+    timed.add_argument("--rows", default="1,8,32")
+    timed.add_argument("--most", type=int, default=256, help="texts that are timed")
+    timed.add_argument("--device", default="auto")
+    both = commands.add_parser("compare")
+    both.add_argument("runs", nargs=2)
+    both.add_argument("--most", type=int, default=500, help="texts that are compared")
+    before = commands.add_parser("depths")
+    before.add_argument("--sets", default="trec,mr")
+    before.add_argument("--estimators", default="mutual_information,random,frequency")
+    before.add_argument("--most", type=int, default=2000, help="texts that are looked at")
+    before.add_argument("extra", nargs="*", help="changes of all recipes")
+    commands.add_parser("tables")
+    options = parser.parse_args(arguments)
+    if options.command == "tables":
+        print(shown_tables())
+        return 0
+    if options.command == "folds":
+        write_folds(options.files, options.into)
+        return 0
+    if options.command == "depths":
+        import faster_depths
+
+        recipes = [recipe_of(data) for data in options.sets.split(",")]
+        for line in faster_depths.tabled(recipes, options.estimators.split(","), options.most, options.extra):
+            print(line, flush=True)
+        return 0
+    if options.command == "compare":
+        import faster_depths
+
+        print(*faster_depths.compared(*options.runs, options.most), sep="\n")
+        return 0
+    if options.command == "speed":
+        speed(options.runs, [int(number) for number in options.rows.split(",")], options.most, options.device)
+        return 0
+    sets, methods = options.sets.split(","), options.methods.split(",")
+    if unknown := [name for name in methods if name not in METHODS]:
+        parser.error(f"{unknown[0]} is none of {', '.join(METHODS)}")
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    if options.sweep is None:
+        wanted = jobs(sets, methods, seeds, folds=options.folds)
+    else:
+        wanted = list({job.name: job for job in sweep_jobs(options.sweep, sets, seeds, options.begin)}.values())
+    if options.command == "run":
+        return run(wanted, options.runs, options.extra)
+    for job in wanted:
+        print(f"{job.command} {shlex.join(options.extra)}".rstrip(), "--out", options.runs / job.name)
+        for name, arguments_of in job.evaluations:
+            print("depthwise evaluate", options.runs / job.name, *arguments_of, "--name", name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

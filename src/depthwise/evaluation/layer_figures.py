@@ -1,0 +1,175 @@
+"""How layers were used while runs were trained, as pictures: what ``layers.jsonl`` and ``metrics.jsonl`` hold.
+
+They are those of Li et al. (2020): layers and samples over time, by language at the end, norms of the gradients of
+every layer, depths and losses over time.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from depthwise.errors import DataError
+
+WIDTH, HEIGHT, DOTS_PER_INCH = 6.0, 3.4, 150
+_NORM = re.compile(r"gradient_norm/((?:encoder|decoder))\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run wrote down. Arrays have a row for each line of its log, a column for each layer."""
+
+    name: str
+    updates: list[int] = field(default_factory=list)
+    probabilities: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    """By side and language."""
+    samples: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    gradients: dict[str, tuple[list[int], np.ndarray]] = field(default_factory=dict)
+    """Updates and norms, by side."""
+    curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    """Updates and values of every metric of the log."""
+
+
+def read_record(run: Path) -> Record:
+    """The record of a run, with gates or without."""
+    metrics = _lines(run / "metrics.jsonl")
+    if not metrics:
+        raise DataError(f"{run / 'metrics.jsonl'} is missing or empty; name the folder of a run that was trained")
+    layers = _lines(run / "layers.jsonl")
+    sides = [name for name in layers[0] if name != "update"] if layers else []
+
+    def stacked(what: str) -> dict[str, dict[str, np.ndarray]]:
+        return {
+            side: {name: np.array([line[side][name][what] for line in layers], float) for name in layers[0][side]}
+            for side in sides
+        }
+
+    names = dict.fromkeys(name for line in metrics for name in line if name not in ("update", "epoch"))
+    curves = {name: _curve(metrics, name) for name in names}
+    return Record(
+        name=run.name,
+        updates=[line["update"] for line in layers],
+        probabilities=stacked("probabilities"),
+        samples=stacked("samples"),
+        gradients=_gradients(metrics),
+        curves={name: curve for name, curve in curves.items() if curve[0]},
+    )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; it is no log of a run") from None
+
+
+def _curve(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    found = [(line["update"], line[name]) for line in metrics if line.get(name) is not None]
+    return [update for update, _ in found], [value for _, value in found]
+
+
+def _gradients(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int], np.ndarray]]:
+    """Norms of the gradients of all layers of each side, where they were logged; those that were not finite are not."""
+    found: dict[str, tuple[list[int], list[list[float]]]] = {}
+    for line in metrics:
+        by_side: dict[str, dict[int, float]] = {}
+        for name, value in line.items():
+            if match := _NORM.fullmatch(name):
+                by_side.setdefault(match[1], {})[int(match[2])] = np.nan if value is None else value
+        for side, norms in by_side.items():
+            updates, rows = found.setdefault(side, ([], []))
+            updates.append(line["update"])
+            rows.append([norms[layer] for layer in sorted(norms)])
+    return {side: (updates, np.array(rows)) for side, (updates, rows) in found.items()}
+
+
+def figures(records: Sequence[Record]) -> dict[str, Figure]:
+    """All that can be drawn of these runs, by name."""
+    gated = [(record, side) for record in records for side in record.probabilities]
+    found: dict[str, Figure] = {}
+    if gated:
+        found["utilisation"] = _maps(
+            [(f"{record.name}, {side}", record.updates, _mean(record.probabilities[side])) for record, side in gated],
+            "probability in the mean over languages",
+        )
+        found["samples"] = _maps(
+            [(f"{record.name}, {side}", record.updates, _mean(record.samples[side])) for record, side in gated],
+            "last sample in the mean over languages",
+        )
+        found["languages"] = _languages(gated)
+        found["depths"] = _curves(records, "effective_depth/", "layers above one half, in the mean over languages")
+    norms = [(record, side) for record in records for side in record.gradients]
+    if norms:
+        maps = [(f"{record.name}, {side}", *record.gradients[side]) for record, side in norms]
+        shown = [(name, updates, np.log10(np.maximum(values, 1e-12))) for name, updates, values in maps]
+        low, high = (float(edge(values)) for edge, values in ((np.nanmin, _flat(shown)), (np.nanmax, _flat(shown))))
+        found["gradients"] = _maps(shown, "log10 of the gradient's norm", (low, high))
+    found["learning"] = _curves(records, "valid_nll", "negative log-likelihood of the validation data")
+    return found
+
+
+def _mean(by_language: Mapping[str, np.ndarray]) -> np.ndarray:
+    mean: np.ndarray = np.mean(list(by_language.values()), axis=0)
+    return mean
+
+
+def _flat(maps: Sequence[tuple[str, list[int], np.ndarray]]) -> np.ndarray:
+    return np.concatenate([values.ravel() for _, _, values in maps])
+
+
+def _maps(
+    maps: Sequence[tuple[str, list[int], np.ndarray]], what: str, limits: tuple[float, float] = (0.0, 1.0)
+) -> Figure:
+    """One picture for each run: updates from left to right, layers from bottom to top."""
+    figure = Figure(figsize=(WIDTH, HEIGHT * len(maps)), layout="constrained")
+    for number, (name, updates, values) in enumerate(maps, start=1):
+        axes = figure.add_subplot(len(maps), 1, number)
+        extent = (updates[0], updates[-1] or 1, -0.5, values.shape[1] - 0.5)
+        image = axes.imshow(
+            values.T,
+            origin="lower",
+            aspect="auto",
+            interpolation="nearest",
+            extent=extent,
+            vmin=limits[0],
+            vmax=limits[1],
+        )
+        axes.set(title=name, xlabel="update", ylabel="layer")
+        figure.colorbar(image, ax=axes, label=what)
+    return figure
+
+
+def _languages(gated: Sequence[tuple[Record, str]]) -> Figure:
+    """Which layers each language uses at the end."""
+    figure = Figure(figsize=(WIDTH, HEIGHT * len(gated)), layout="constrained")
+    for number, (record, side) in enumerate(gated, start=1):
+        axes = figure.add_subplot(len(gated), 1, number)
+        last = {name: values[-1] for name, values in record.probabilities[side].items()}
+        image = axes.imshow(np.array(list(last.values())), aspect="auto", vmin=0, vmax=1)
+        names = [f"{name} ({int((values > 0.5).sum())})" for name, values in last.items()]
+        axes.set(title=f"{record.name}, {side}", xlabel="layer", yticks=range(len(names)), yticklabels=names)
+        figure.colorbar(image, ax=axes, label="probability")
+    return figure
+
+
+def _curves(records: Sequence[Record], name: str, label: str) -> Figure:
+    """One line for each run, and side, that has such a metric."""
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    for record in records:
+        for metric, (updates, values) in record.curves.items():
+            if metric == name or (name.endswith("/") and metric.startswith(name)):
+                axes.plot(updates, values, label=record.name + metric.removeprefix(name.rstrip("/")).replace("/", ", "))
+    axes.set(xlabel="update", ylabel=label)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(fontsize="small")
+    return figure

@@ -1,0 +1,147 @@
+"""``benchmarks/faster.py``: the commands of depth in advance are those that the tables look for."""
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthwise.config import read_recipe
+
+from .evaluation.test_word_depths import LAYERS, word_run
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def faster() -> Iterator[Any]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("faster_benchmark", FOLDER / "faster.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["faster_benchmark"] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def every(faster: Any) -> list[Any]:
+    sets = ["trec", "mr", "sst2", "imdb", "agnews", "amazon16", "dbpedia", "subj", "yelp_p", "yelp_f"]
+    domains = [f"amazon16-{name}" for name in faster.DOMAINS]
+    jobs = faster.jobs([*sets, *domains], list(faster.METHODS), [1])
+    jobs += faster.jobs(list(faster.FOLDED), list(faster.METHODS), [1], folds=True)
+    for sweep in ("penalty", "layers"):
+        jobs += faster.sweep_jobs(sweep, ["imdb", "trec"], [1], None)
+    return list(jobs)
+
+
+def test_commands_are_recipes(faster: Any) -> None:
+    """One of each kind of change."""
+    jobs = {tuple(change.partition("=")[0] for change in job.changes): job for job in every(faster)}
+    assert len(jobs) > 15
+    for job in [*jobs.values(), *faster.jobs(["dbpedia", "subj", "yelp_p", "yelp_f"], ["mi"], [1])]:
+        recipe = read_recipe(job.recipe, job.changes)
+        assert recipe.data.train
+        assert {name for name, _ in job.evaluations} >= {"valid"}
+        words = shlex.split(job.command)
+        assert words[:3] == ["depthwise", "train", job.recipe]
+    assert len(faster.DOMAINS) == 16
+
+
+def test_tables_show_what_is_trained(faster: Any) -> None:
+    results, trained = faster.results, {}
+    for job in every(faster):
+        trained[results.without_seed(job.command).removeprefix("depthwise train ")] = {
+            name for name, _ in job.evaluations
+        }
+    tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
+    names = [name for name in tables if name.startswith(faster.TABLES)]
+    assert len(names) == 6
+    for name in names:
+        columns = {column["title"]: column for column in tables[name]["columns"]}
+        for row in tables[name]["rows"]:
+            runs = dict.fromkeys(columns, row["runs"]) if isinstance(row["runs"], str) else row["runs"]
+            for title, command in runs.items():
+                assert {**columns[title], **row}["result"] in trained[command], f"{name}, {row['label']}: {command}"
+
+
+def test_folds(faster: Any, tmp_path: Path) -> None:
+    lines = [f"{number % 2}\ttext {number}" for number in range(23)]
+    (tmp_path / "a.tsv").write_text("".join(f"{line}\n" for line in lines[:20]))
+    (tmp_path / "b.tsv").write_text("".join(f"{line}\n" for line in lines[20:]))
+    assert faster.main(["folds", str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv"), "--into", str(tmp_path)]) == 0
+    tests = []
+    for fold in range(1, faster.FOLDS + 1):
+        parts = {split: (tmp_path / f"fold{fold}" / f"{split}.tsv").read_text().splitlines() for split in faster.SPLITS}
+        assert sorted(line for part in parts.values() for line in part) == sorted(lines)
+        tests += parts["test"]
+    assert sorted(tests) == sorted(lines)
+
+
+def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert faster.main(["plan", "--sets", "trec", "--methods", "mi,reconstruction", "--seeds", "1,2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    trained = [line for line in lines if line.startswith("depthwise train")]
+    assert trained[0] == "depthwise train classification/faster-trec-mi seed=1 --out runs/faster-trec-mi-1"
+    assert [line.rpartition("/")[2] for line in trained[2:]] == [
+        *("faster-trec-masked", "faster-trec-reconstruction-1", "faster-trec-reconstruction-2")
+    ]
+    with pytest.raises(SystemExit):
+        faster.main(["plan", "--methods", "magic"])
+
+
+def test_two_runs_on_the_same_words(faster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for estimator in ("mutual_information", "frequency"):
+        (tmp_path / estimator).mkdir()
+        folders.append(str(word_run(tmp_path / estimator, estimator=estimator)))
+    capsys.readouterr()
+    assert faster.main(["compare", *folders, "--most", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert " words of 4 texts: " in lines[0]
+    cells = [[int(cell) for cell in line.split("|")[2:-2]] for line in lines[3:] if line.startswith("|")]
+    assert sum(map(sum, cells)) == int(lines[0].split()[0])
+    assert faster.main(["compare", folders[0], folders[0]]) == 0
+    assert "rank correlation 1.000" in capsys.readouterr().out
+
+
+def test_speed_by_both_executors(
+    faster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import faster_speed  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(faster_speed, "REPEATS", 1)
+    folder = word_run(tmp_path)
+    capsys.readouterr()
+    assert faster.main(["speed", str(folder), "--rows", "1,3", "--device", "cpu"]) == 0
+    *_, one, three = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (one, three)]
+    assert [row[1] for row in cells] == ["1", "3"]
+    assert cells[0][2] == cells[1][2]
+    assert 1 <= float(cells[0][3]) <= float(cells[1][3]) <= LAYERS
+    assert all(float(cell) > 0 for row in cells for cell in row[4:])
+
+
+def test_depths_before_training(faster: Any, tmp_path: Path) -> None:
+    import faster_depths  # type: ignore[import-not-found]
+
+    (tmp_path / "x.tsv").write_text("a\tred red green\nb\tblue green\na\tred\nb\tblue blue one\n")
+    recipe = {
+        "task": "text_classification",
+        "data": {**dict.fromkeys(("train", "test"), str(tmp_path / "x.tsv")), "cache": str(tmp_path)},
+        "tokenizer": {"kind": "word", "vocab_size": 20},
+        "model": {"width": 8, "encoder": {"num_layers": 3, "num_heads": 2}, "word_depths": {}},
+        "training": {"max_updates": 1},
+    }
+    (tmp_path / "recipe.yaml").write_text(faster.yaml.safe_dump(recipe))
+    *_, line = faster_depths.tabled([str(tmp_path / "recipe.yaml")], ["mutual_information"], 10, [])
+    _, _, mean, deepest, _, shares = (cell.strip() for cell in line.strip("|").split("|"))
+    # red, blue and the ends behind them run 1 block; green and one run more, and so do the ends of their texts
+    assert 1 < float(mean) < float(deepest) <= 3
+    assert sum(map(float, shares.split())) == pytest.approx(100, abs=0.2)
