@@ -247,6 +247,9 @@ def test_every_recipe_that_is_trained_here_has_a_row() -> None:
         "multilingual/latent-ted8",
         "summarization/cnndm",
         *(f"classification/faster-{name}-" for name in ("dbpedia", "subj", "yelp_p", "yelp_f")),
+        *(f"masked_language_modeling/alberta-{size}" for size in ("base", "large", "xlarge", "xxlarge")),
+        *(f"classification/alberta-{name}" for name in ("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")),
+        *("answering/alberta-squad2", "tagging/alberta-conll2003"),
     )
     others = {
         "classification/finetune",
