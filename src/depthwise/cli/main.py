@@ -16,6 +16,7 @@ from depthwise.cli.info import info
 from depthwise.cli.predict import predict
 from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
+from depthwise.cli.report import report
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
@@ -36,6 +37,7 @@ app.command()(sweep)
 app.command()(calibrate)
 app.command()(predict)
 app.command()(depths)
+app.command()(report)
 app.command()(prune)
 app.command()(info)
 app.command()(recipes)

@@ -1,0 +1,212 @@
+"""What a run folder holds, as far as it is there and can be read; whatever is missing is said in words.
+
+A page is made of files that others wrote, perhaps an interrupted run or a newer version: nothing in them may end it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from depthwise.errors import CheckpointError, InputError
+from depthwise.evaluation import CalibratedSetting, read_settings
+from depthwise.evaluation.frontier import SCHEMA, SEPARATE
+from depthwise.evaluation.results import RESULTS
+
+GIVEN, RECIPE, SUMMARY, CONFIG = "recipe.given.yaml", "recipe.yaml", "training.json", "config.json"
+METRICS, LAYERS = "metrics.jsonl", "layers.jsonl"
+NOT_EVALUATIONS = ("frontier", "depths", "tuning", "word-depths")
+"""Beginnings of the names of result files that hold something else than an evaluation."""
+
+Content = dict[str, Any]
+
+
+@dataclass
+class RunFiles:
+    """All that is known of one run. ``missing`` has a sentence for everything that a page could show but for that."""
+
+    folder: Path
+    name: str
+    frontiers: dict[str, Content] = field(default_factory=dict)
+    """By the name of their files."""
+    evaluations: dict[str, Content] = field(default_factory=dict)
+    settings: dict[str, CalibratedSetting] = field(default_factory=dict)
+    metrics: list[Content] = field(default_factory=list)
+    layers: list[Content] = field(default_factory=list)
+    recipe: Content = field(default_factory=dict)
+    recipe_text: str = ""
+    command: str | None = None
+    """What the run was trained by, where it was begun from the command line."""
+    training: Content = field(default_factory=dict)
+    config: Content = field(default_factory=dict)
+    depths: Content = field(default_factory=dict)
+    """Tokens of some inputs with their depths (``sampling``)."""
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def num_layers(self) -> int | None:
+        """Blocks of the side whose tokens are counted: the decoder's where there is one."""
+        side = self.config.get("decoder") or self.config.get("encoder")
+        found = side.get("num_layers") if isinstance(side, dict) else None
+        return found if isinstance(found, int) else None
+
+
+def read_runs(folders: Iterable[Path]) -> list[RunFiles]:
+    """Every folder once, each under a name of its own."""
+    unique = list({folder.resolve(): folder for folder in folders}.values())
+    for folder in unique:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder; name the folders of runs")
+    return [read_run(folder, name) for folder, name in zip(unique, _names(unique), strict=True)]
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """The last part of each path, and as many before it as tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for count in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(of[-count:]) for of in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def read_run(folder: Path, name: str) -> RunFiles:
+    """All files of a run that a page is made of."""
+    run = RunFiles(folder, name)
+    run.config = _object(run, folder / CONFIG, "the sizes of the model are not known")
+    run.training = _object(run, folder / SUMMARY, "the training has not ended, or was not done here")
+    _read_recipe(run)
+    run.metrics = _lines(run, folder / METRICS, "there are no learning curves")
+    if (folder / LAYERS).exists():
+        run.layers = _lines(run, folder / LAYERS, "there are no layers over time")
+    _read_results(run)
+    try:
+        run.settings = read_settings(folder)
+    except CheckpointError as error:
+        run.missing.append(str(error))
+    return run
+
+
+def _read_recipe(run: RunFiles) -> None:
+    path = run.folder / RECIPE
+    text = _text(run, path, "how it was trained is not known")
+    if text is not None:
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            run.missing.append(f"{path} is no YAML: {' '.join(str(error).split())}")
+        else:
+            run.recipe, run.recipe_text = found if isinstance(found, dict) else {}, text
+    given = run.folder / GIVEN
+    first = (_text(run, given, "") or "" if given.exists() else "").partition("\n")[0]
+    run.command = f"{first[2:]} --out {run.folder}" if first.startswith("# depthwise ") else None
+
+
+def _read_results(run: RunFiles) -> None:
+    paths = sorted((run.folder / RESULTS).glob("*.json"))
+    for path in paths:
+        if path.stem.startswith("frontier"):
+            found = _object(run, path, "")
+            if not found:
+                continue
+            problem = _wrong_with_frontier(found)
+            if problem is None:
+                run.frontiers[path.stem] = found
+            else:
+                run.missing.append(f"{path} {problem}; sweep the run again")
+        elif path.stem == "depths":
+            run.depths = _object(run, path, "")
+        elif not path.stem.startswith(NOT_EVALUATIONS):
+            found = _object(run, path, "")
+            if _is_evaluation(found):
+                run.evaluations[path.stem] = found
+    if not run.frontiers:
+        run.missing.append(f"there is no frontier; measure one: depthwise sweep {run.folder}")
+    if not run.evaluations:
+        run.missing.append(f"there are no evaluations; make one: depthwise evaluate {run.folder}")
+
+
+def _wrong_with_frontier(found: Mapping[str, Any]) -> str | None:
+    """Why a file is no frontier that can be drawn, as the end of a sentence."""
+    if found.get("schema") != SCHEMA:
+        return f"has the schema {found.get('schema')}, not {SCHEMA}"
+    wanted = {"task": str, "split": str, "metric": str, "num_layers": int, "examples": int, "points": list}
+    bad = [name for name, kind in wanted.items() if not isinstance(found.get(name), kind)]
+    if bad or not isinstance(found.get("higher_is_better"), bool):
+        return f"says nothing of {bad[0] if bad else 'higher_is_better'}"
+    numbers = ("quality", "mean_depth", "flops", "seconds", "token_layers")
+    for place, point in enumerate(found["points"]):
+        if not isinstance(point, dict) or not isinstance(point.get("setting"), dict) or "policy" not in point:
+            return f"has a point without a policy and its setting, number {place + 1}"
+        odd = [name for name in numbers if not (point.get(name) is None or is_number(point[name]))]
+        if odd:
+            return f"has a point whose {odd[0]} is no number, number {place + 1}"
+    return None
+
+
+def _is_evaluation(found: Mapping[str, Any]) -> bool:
+    return isinstance(found.get("metrics"), dict) and isinstance(found.get("metric"), str) and "split" in found
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def full_point(frontier: Mapping[str, Any]) -> Content | None:
+    """The point of the full model, if it was measured."""
+    for point in frontier["points"]:
+        if point["policy"] == "fixed" and point["setting"].get("depth") == frontier["num_layers"]:
+            found: Content = point
+            return found
+    return None
+
+
+def is_separate(point: Mapping[str, Any]) -> bool:
+    """Whether a point is of a model that was trained by itself."""
+    return bool(point["policy"] == SEPARATE)
+
+
+# Files
+
+
+def _text(run: RunFiles, path: Path, otherwise: str) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        if otherwise:
+            run.missing.append(f"{path.name} is not there: {otherwise}")
+    except OSError as error:
+        run.missing.append(f"{path} cannot be read: {error.strerror}")
+    return None
+
+
+def _object(run: RunFiles, path: Path, otherwise: str) -> Content:
+    text = _text(run, path, otherwise)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text, parse_constant=lambda _: None)
+    except ValueError:
+        run.missing.append(f"{path} is no JSON, or only a part of it")
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(run: RunFiles, path: Path, otherwise: str) -> list[Content]:
+    """The lines with an update; one that an interruption cut off is left out."""
+    found, num_bad = [], 0
+    for line in (_text(run, path, otherwise) or "").splitlines():
+        try:
+            content = json.loads(line, parse_constant=lambda _: None)
+        except ValueError:
+            content = None
+        if isinstance(content, dict) and is_number(content.get("update")):
+            found.append(content)
+        else:
+            num_bad += 1
+    if num_bad:
+        run.missing.append(f"{path}: {num_bad} of its lines cannot be read and were left out")
+    return found
