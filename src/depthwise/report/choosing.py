@@ -18,7 +18,7 @@ SPLITS = ("test", "valid")
 
 
 def setting_of_run(run: RunFiles) -> Setting:
-    """That of its headline; else a calibrated one, its own policy or, where there is none of these, as it was trained."""
+    """That of its headline; else a calibrated one, its own policy or, without any of these, as it was trained."""
     for frontier in frontiers_of([Group(run.name, (run,))], {run.name: 0}):
         point = chosen_point(frontier)
         if point is not None:
@@ -52,12 +52,16 @@ def sample(run: RunFiles, num_examples: int, depth: int | str | None = None, cha
     if depth is None and _is_there(run, num_examples):
         return
     split = split_of(run)
+    if not run.recipe:
+        return  # which is told already
     if split is None:
+        run.was_tried = True
         run.missing.append("the recipe names neither test nor validation data, so that there is nothing to run")
         return
     try:
         run.depths = depths_of(run.folder, split, num_examples, *asked)
     except DepthwiseError as error:
+        run.was_tried = True
         told = " ".join(str(error).split())
         run.missing.append(f"its tokens could not be run: {told}")
 

@@ -47,7 +47,7 @@ def _headline(place: int, group: Group, frontiers: Sequence[Mapping[str, Any]]) 
 def _run(run: RunFiles, group: int, num_runs: int) -> dict[str, Any]:
     settings = settings_of(run)
     depths = _depths(run, ROOM_FOR_SENTENCES // max(1, num_runs))
-    if depths is None:
+    if depths is None and not run.was_tried and run.recipe:
         run.missing.append(
             f"how deep single tokens go is not known; run some: depthwise report {shlex.quote(str(run.folder))} "
             "--samples 100"
@@ -78,7 +78,8 @@ def _depths(run: RunFiles, room: int) -> dict[str, Any] | None:
     found = run.depths
     if found.get("schema") != DEPTHS_SCHEMA or not isinstance(found.get("histograms"), dict):
         return None
-    kept, size = [], 0
+    kept: list[Any] = []
+    size = 0
     for sentence in found.get("sentences", []):
         size += len(json.dumps(sentence))
         if kept and size > room:

@@ -70,14 +70,14 @@ def _of_frontier(group: Group, frontier: Mapping[str, Any]) -> Told | None:
     if chosen is None:
         return None
     full = next(point for point in frontier["points"] if point.get("full"))
-    metric = frontier["metric"]
+    metric = frontier["metric"].replace("_", " ")
     shares = {name: 1 - chosen[name] / full[name] for name in ABOUT if chosen.get(name) and full.get(name)}
     loss = _loss(full["quality"], chosen["quality"], higher_is_better=frontier["higher_is_better"])
+    ours, theirs = _number(chosen["quality"]), _number(full["quality"])
     sentences = [
-        f"With {chosen['name']}, a token runs {chosen['depth']:.2f} of {frontier['num_layers']} blocks in the mean: "
-        f"{_less(shares['depth'])} depth{_also(shares)}.",
-        f"{metric} is {_number(chosen['quality'])} instead of {_number(full['quality'])} of the full model: "
-        f"{_loss_in_words(loss, metric)}.",
+        f"{_saves(shares)}, and {_costs(loss, metric)}: {metric} is {ours}, that of the full model {theirs}.",
+        f"That is with {chosen['name']}, by which a token runs {chosen['depth']:.2f} of {frontier['num_layers']} "
+        "blocks in the mean.",
     ]
     others = _elsewhere(group, frontier, chosen)
     where = f"{frontier['examples']:,} {SPLITS.get(frontier['split'], frontier['split'])} inputs"
@@ -85,11 +85,11 @@ def _of_frontier(group: Group, frontier: Mapping[str, Any]) -> Told | None:
     at_once = {None: "", 1: ", one at a time"}.get(frontier["batch_rows"], f", {frontier['batch_rows']} at a time")
     measured = f"Measured on {where}{at_once}{runs}, on {frontier['hardware']}."
     tiles = [
-        {"value": _percent(share), "label": f"{'less' if share >= 0 else 'more'} {ABOUT[name]}", "good": share >= 0}
+        {"value": _percent(share), "label": f"{_less(name, share)} {ABOUT[name]}", "good": share >= 0}
         for name, share in shares.items()
     ]
     shown = "±0" if abs(loss) < 0.005 else _number(-loss, sign=True)
-    tiles.append({"value": shown, "label": metric, "good": loss < 0.005})
+    tiles.append({"value": shown, "label": f"{metric} against the full model", "good": loss < 0.005})
     return {
         "setting": chosen["name"],
         "sentences": [*sentences, *others],
@@ -104,20 +104,29 @@ def _loss(full: float, chosen: float, *, higher_is_better: bool) -> float:
     return full - chosen if higher_is_better else chosen - full
 
 
-def _loss_in_words(loss: float, metric: str) -> str:
+def _saves(shares: Mapping[str, float]) -> str:
+    """``Saves 70 % of the depth and 36 % of the operations, takes 5 % more time``."""
+    saved = [f"{_percent(share)} of the {ABOUT[name]}" for name, share in shares.items() if share >= 0.005]
+    more = [f"{_percent(share)} more {ABOUT[name]}" for name, share in shares.items() if share <= -0.005]
+    parts = [f"saves {listed(saved)}"] if saved else ["saves nothing"]
+    return ", ".join([*parts, *([f"takes {listed(more)}"] if more else [])]).capitalize()
+
+
+def _costs(loss: float, metric: str) -> str:
     unit = " points" if any(part in metric for part in IN_POINTS) else ""
     if abs(loss) < 0.005:
-        return "nothing lost"
-    return f"{_number(abs(loss))}{unit} {'worse' if loss > 0 else 'better'}"
+        return "costs nothing"
+    return f"costs {_number(loss)}{unit}" if loss > 0 else f"gains {_number(-loss)}{unit}"
 
 
-def _less(share: float) -> str:
-    return f"{_percent(share)} {'less' if share >= 0 else 'more'}"
+def listed(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
-def _also(shares: Mapping[str, float]) -> str:
-    more = [f"{_less(share)} {ABOUT[name]}" for name, share in shares.items() if name != "depth"]
-    return f", {' and '.join(more)}" if more else ""
+def _less(name: str, share: float) -> str:
+    return "more" if share < 0 else "fewer" if name == "flops" else "less"
 
 
 def _percent(share: float) -> str:

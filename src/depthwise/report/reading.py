@@ -44,6 +44,8 @@ class RunFiles:
     config: Content = field(default_factory=dict)
     depths: Content = field(default_factory=dict)
     """Tokens of some inputs with their depths (``sampling``)."""
+    was_tried: bool = False
+    """Whether running some failed, of which ``missing`` tells."""
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -76,6 +78,9 @@ def _names(folders: list[Path]) -> list[str]:
 def read_run(folder: Path, name: str) -> RunFiles:
     """All files of a run that a page is made of."""
     run = RunFiles(folder, name)
+    if not any((folder / each).exists() for each in (CONFIG, RECIPE, GIVEN, METRICS, RESULTS)):
+        run.missing.append(f"{folder} holds nothing of a run; train one there, or name another folder")
+        return run
     run.config = _object(run, folder / CONFIG, "the sizes of the model are not known")
     run.training = _object(run, folder / SUMMARY, "the training has not ended, or was not done here")
     _read_recipe(run)
@@ -124,7 +129,9 @@ def _read_results(run: RunFiles) -> None:
             if _is_evaluation(found):
                 run.evaluations[path.stem] = found
     if not run.frontiers:
-        run.missing.append(f"there is no frontier; measure one: depthwise sweep {run.folder}")
+        has_none = run.config and run.config.get("exits") is None
+        why = "the model has no exits to leave at" if has_none else f"measure one: depthwise sweep {run.folder}"
+        run.missing.append(f"there is no frontier; {why}")
     if not run.evaluations:
         run.missing.append(f"there are no evaluations; make one: depthwise evaluate {run.folder}")
 

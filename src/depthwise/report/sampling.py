@@ -21,14 +21,14 @@ from depthwise.config import policy_dict
 from depthwise.data import Example, Row
 from depthwise.data.tokenizers import BLANK
 from depthwise.evaluation import Run, load_run, predict_rows, read_examples, replace_file, setting_of, strict_json
-from depthwise.evaluation.policies import in_words
 from depthwise.evaluation.predicting import run_by
 from depthwise.evaluation.results import RESULTS, weights_digest
 from depthwise.evaluation.validation import validate
+from depthwise.report.frontiers import name_of
 from depthwise.report.guessing import Guess, guesses_of
 from depthwise.report.histograms import histograms
 from depthwise.report.ranks import Ranks, training_ranks
-from depthwise.tasks import LikelihoodTask, SequenceToSequence, Task, TextClassification
+from depthwise.tasks import LikelihoodTask, MultilingualTranslation, SequenceToSequence, Task, TextClassification
 from depthwise.tasks.question_answering import QuestionRow
 from depthwise.tasks.tagging import SentenceRow
 
@@ -78,12 +78,11 @@ def samples_of(run: Run, examples: Sequence[Example]) -> list[Sample]:
     found = predict_rows(task, run.engine, rows, shows_progress=False)
     samples = []
     for example, row, said in zip(examples, rows, found, strict=True):
-        ids = said.token_ids if isinstance(task, SequenceToSequence) else ids_of(task, row)
-        inputs = task.inputs_of(example)
-        rest = example.texts[len(inputs) :]
-        reference = rest[0] if rest else example.label
-        sample = Sample(" / ".join(inputs), reference, said.text, ids, said.depths, row, tags_of(task, row, example))
-        samples.append(sample)
+        inputs, is_generated = task.inputs_of(example), isinstance(task, SequenceToSequence)
+        ids = said.token_ids if is_generated else ids_of(task, row)
+        reference = example.texts[1] if is_generated else example.label
+        tags = tags_of(task, row, example, len(ids))
+        samples.append(Sample(" / ".join(inputs), reference, said.text, ids, said.depths, row, tags))
     return samples
 
 
@@ -96,13 +95,15 @@ def ids_of(task: Task, row: Row) -> tuple[int, ...]:
     return tuple(batch["input_ids"][batch["attention_mask"].bool()].tolist())
 
 
-def tags_of(task: Task, row: Row, example: Example) -> tuple[str, ...]:
-    """The right tag of the word that each piece belongs to; of a classified text, its label for every token."""
+def tags_of(task: Task, row: Row, example: Example, num_tokens: int) -> tuple[str, ...]:
+    """The right tag of the word that each piece belongs to; one for all tokens: a text's label, or its languages."""
     if isinstance(row, SentenceRow):
         tags = (example.label or "").split()
         return tuple(tags[word] if 0 <= word < len(tags) else "" for part in row.parts for word in part.words)
     if isinstance(task, TextClassification) and not task.is_regression:
-        return (example.label or "",) * len(ids_of(task, row))
+        return (example.label or "",) * num_tokens
+    if isinstance(task, MultilingualTranslation):
+        return (task.inputs_of(example)[0],) * num_tokens
     return ()
 
 
@@ -112,7 +113,7 @@ def _read(run: Run, task: LikelihoodTask, examples: Sequence[Example]) -> list[S
         validate(task, run.model, task.judged(examples), batch_tokens=task.tokens_at_once)
     samples = []
     for ids, depths in heard:
-        text = task.tokenizers.source.decode(list(ids), skip_special_tokens=True)
+        text = str(task.tokenizers.source.decode(list(ids), skip_special_tokens=True))
         samples.append(Sample(text, None, None, ids, depths))
     return samples
 
@@ -140,7 +141,7 @@ def content_of(run: Run, split: str, samples: Sequence[Sample], ranks: Ranks | N
     side = options.decoder or options.encoder
     assert side is not None
     if run.policy is not None:
-        told = ", ".join(text for text in (run.policy.kind, in_words(setting_of(run.policy))) if text)
+        told = name_of({"policy": run.policy.kind, "setting": setting_of(run.policy)})
     else:
         told = "as trained, without a policy" if run.depth is None else f"depth {run.depth}"
     return {

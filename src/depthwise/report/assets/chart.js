@@ -44,9 +44,10 @@ function axis(values, isLog) {
     const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
     low -= room;
     high += room;
-  } else if (low === high) {
-    low *= 0.8;
-    high *= 1.25;
+  } else {
+    const room = (high / low) ** 0.05 === 1 ? 1.25 : (high / low) ** 0.05;
+    low /= room;
+    high *= room;
   }
   const at = isLog ? (v) => (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low)) : (v) => (v - low) / (high - low);
   return { low, high, at, isLog };

@@ -7,11 +7,14 @@ function startDepths() {
   startHistograms(runs);
 }
 
+const SENTENCES_AT_FIRST = 8;
+
 function startTokens(runs) {
   const withSentences = runs.filter((run) => run.depths.sentences.length);
   if (!withSentences.length) return;
   byId("tokens").hidden = false;
-  const state = { run: 0, order: "first", words: [], exactly: "" };
+  const state = { run: 0, order: "first", words: [], most: SENTENCES_AT_FIRST };
+  const more = make("button", { type: "button", onclick: () => { state.most = Infinity; redraw(); } }, "Show all");
   const redraw = () => {
     const run = withSentences[state.run], found = run.depths, most = found.num_layers;
     const mean = (sentence) => sentence.depths.reduce((a, b) => a + b, 0) / Math.max(1, sentence.depths.length);
@@ -25,8 +28,9 @@ function startTokens(runs) {
     byId("tokens-about").textContent = (found.of_output ? "Tokens of the output" : "Tokens of the input") +
       `, each with the number of blocks that it ran, by ${found.setting}: the first ${found.split} inputs.` +
       (found.sentences.some((sentence) => sentence.guesses.length) ? " Point at a token, or move to it with Tab and the arrow keys, to see what every exit would have said." : "");
-    byId("tokens-count").textContent = `${kept.length} of ${found.sentences.length} sentences`;
-    byId("tokens-list").replaceChildren(...kept.map((each) => sentenceOf(found, each)));
+    byId("tokens-count").textContent = `${Math.min(kept.length, state.most)} of ${found.sentences.length} sentences`;
+    byId("tokens-list").replaceChildren(...kept.slice(0, state.most).map((each) => sentenceOf(found, each)));
+    if (kept.length > state.most) byId("tokens-list").append(more);
   };
   const search = make("input", { type: "search", oninput: () => {
     state.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -44,12 +48,13 @@ function sentenceOf(found, { sentence, number, mean }) {
   const strip = make("div", { class: "strip", dir: "auto", role: "group", "aria-label": "tokens of sentence " + (number + 1) },
     sentence.tokens.map((token, i) => {
       const depth = sentence.depths[i], text = token.startsWith(" ") ? token.slice(1) : token;
-      const button = make("button", { type: "button", class: "token" + (token.startsWith(" ") && i ? " begins" : ""), tabindex: i ? -1 : 0, dir: "auto",
+      const button = make("button", { type: "button", class: "token" + ((sentence.tokens[i + 1] || "").startsWith(" ") ? " ends" : ""), tabindex: i ? -1 : 0, dir: "auto",
         "data-i": i, "aria-label": `${text}, depth ${depth}` }, [text.length > 60 ? text.slice(0, 57) + "…" : text, make("sub", {}, String(depth))]);
       return paint(button, depthColour(depth, found.num_layers));
     }));
   withTips(strip, ".token", (button) => tokenLines(found, sentence, Number(button.dataset.i)));
-  const shown = [make("p", { dir: "auto" }, [make("b", {}, number + 1 + ". "), make("bdi", {}, found.of_output ? sentence.source : sentence.output === null ? "" : sentence.output)])];
+  const shown = [make("p", { dir: "auto" }, [make("b", {}, number + 1 + ". "), make("bdi", {}, found.of_output ? sentence.source : sentence.output === null ? "" : sentence.output),
+    make("span", { class: "small" }, "  mean depth " + mean.toFixed(2))])];
   const whole = wholeGuesses(found, sentence);
   if (whole) shown.push(make("p", { class: "small" }, whole));
   shown.push(strip);
@@ -57,7 +62,6 @@ function sentenceOf(found, { sentence, number, mean }) {
   if (sentence.reference !== null && sentence.reference !== sentence.output) {
     shown.push(make("p", { class: "small" }, ["right: ", make("bdi", {}, sentence.reference)]));
   }
-  shown.push(make("p", { class: "small" }, "mean depth " + mean.toFixed(2)));
   return make("article", { class: "sentence" }, shown);
 }
 
@@ -106,7 +110,7 @@ function startHistograms(runs) {
 }
 
 function bars(id, name, bins, counts, most) {
-  const box = byId(id), width = Math.max(280, box.clientWidth), left = Math.min(170, width * 0.36), right = 52, size = 26, gap = 6;
+  const box = byId(id), width = Math.max(280, box.clientWidth), left = Math.min(180, width * 0.4, 20 + 7 * Math.max(...bins.map((bin) => bin.length))), right = 52, size = 26, gap = 6;
   const root = draw("svg", { viewBox: `0 0 ${width} ${bins.length * (size + gap)}`, role: "group", "aria-label": "Depths by " + name });
   const parts = [];
   bins.forEach((bin, i) => {
