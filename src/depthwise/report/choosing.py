@@ -46,10 +46,10 @@ def split_of(run: RunFiles) -> str | None:
 def sample(run: RunFiles, num_examples: int, depth: int | str | None = None, changes: Sequence[str] = ()) -> None:
     """Run some inputs and keep the depths of their tokens, unless the run has them; what goes wrong is told.
 
-    Without a depth the setting is chosen, and depths that were found before for these weights are good enough.
+    Without a depth the setting is chosen. Depths that were found before, for the same weights and setting, will do.
     """
     asked = (depth, list(changes)) if depth is not None else setting_of_run(run)
-    if depth is None and _is_there(run, num_examples):
+    if _is_there(run, num_examples, asked):
         return
     split = split_of(run)
     if not run.recipe:
@@ -66,11 +66,12 @@ def sample(run: RunFiles, num_examples: int, depth: int | str | None = None, cha
         run.missing.append(f"its tokens could not be run: {told}")
 
 
-def _is_there(run: RunFiles, num_examples: int) -> bool:
+def _is_there(run: RunFiles, num_examples: int, asked: Setting) -> bool:
+    """Without weights there is nothing to run, so that whatever was found is taken."""
     if run.depths.get("schema") != SCHEMA:
         return False
     digest = weights_digest(run.folder)
     if digest is None:
         return True
     has_enough = isinstance(run.depths.get("examples"), int) and run.depths["examples"] >= num_examples
-    return has_enough and run.depths.get("weights_digest") == digest
+    return has_enough and run.depths.get("weights_digest") == digest and run.depths.get("asked") == list(asked)

@@ -1,5 +1,6 @@
 """The frontiers of all groups as a chart and a table want them: lines of points, the special ones marked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ def name_of(point: Mapping[str, Any]) -> str:
 
 
 def _mark(points: Sequence[dict[str, Any]], frontier: Mapping[str, Any]) -> None:
-    """Which point is the full model, which is the cheapest that is as good, and which nobody beats."""
+    """Which point is the full model, and which is the cheapest that is as good."""
     full = full_point(frontier)
     for point in points:
         if full is not None and (point["policy"], point["setting"]) == (full["policy"], full["setting"]):
@@ -78,7 +79,10 @@ def _mark(points: Sequence[dict[str, Any]], frontier: Mapping[str, Any]) -> None
 
 
 def cheapest_of(points: Sequence[dict[str, Any]], *, higher_is_better: bool) -> dict[str, Any] | None:
-    """Of the points that are at least as good as the full model, the one of least mean depth below it."""
+    """Of the points below full depth that are at least as good as the full model, the one of fewest operations.
+
+    Deciding costs operations too, so that the one of least depth need not be the cheapest.
+    """
     full = next((point for point in points if point.get("full")), None)
     if full is None or full["quality"] is None or full["depth"] is None:
         return None
@@ -89,7 +93,11 @@ def cheapest_of(points: Sequence[dict[str, Any]], *, higher_is_better: bool) -> 
         if not is_separate(point) and point["quality"] is not None and point["depth"] is not None
         if sign * (point["quality"] - full["quality"]) >= 0 and point["depth"] < full["depth"]
     ]
-    return min(found, key=lambda point: point["depth"], default=None)
+    return min(found, key=lambda point: (_or_infinity(point["flops"]), point["depth"]), default=None)
+
+
+def _or_infinity(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _calibrated(

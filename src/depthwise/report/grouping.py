@@ -7,6 +7,7 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from depthwise.report.reading import RunFiles
@@ -60,10 +61,10 @@ def _key(run: RunFiles, place: int) -> str:
 def _name(runs: Sequence[RunFiles]) -> str:
     if len(runs) == 1:
         return runs[0].name
-    first = runs[0].name
-    same = first[: next((i for i, letters in enumerate(zip(*(run.name for run in runs), strict=False))
-                         if len(set(letters)) > 1), min(len(run.name) for run in runs))]  # fmt: skip
-    return f"{same.rstrip('-_./ 0123456789').removesuffix('seed').rstrip('-_./ ') or first} ({len(runs)} seeds)"
+    letters = zip(*(run.name for run in runs), strict=False)
+    same = "".join(each for each, *_ in takewhile(lambda of: len(set(of)) == 1, letters)).rstrip("-_./ 0123456789")
+    same = same.removesuffix("seed").rstrip("-_./ ")
+    return f"{same or runs[0].name} ({len(runs)} seeds)"
 
 
 def merged_points(frontiers: Sequence[tuple[int, Mapping[str, Any]]]) -> list[dict[str, Any]]:

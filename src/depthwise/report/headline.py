@@ -1,8 +1,8 @@
 """What a run saves and what that costs, in words: the first thing on a page.
 
-A setting is chosen on the data of the sweep: the cheapest that is as good as the full model; else the calibrated one of
-least depth that met its goal; else, of those that save anything, the one that loses least. Where it and the full model
-were evaluated on other data too, that is told beside it, since the choice was not made there.
+A setting is chosen on the data of the sweep: the one of fewest operations that is as good as the full model; else the
+calibrated one of least depth that met its goal; else, of those that save anything, the one that loses least. Where it
+and the full model were evaluated on other data too, that is told beside it, since the choice was not made there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -130,7 +130,7 @@ def _less(name: str, share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * abs(share):.0f} %"
+    return f"{100 * abs(share):.0f}\N{NO-BREAK SPACE}%"
 
 
 def _number(value: float, *, sign: bool = False) -> str:

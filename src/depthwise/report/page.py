@@ -28,6 +28,7 @@ def page(data: Mapping[str, Any]) -> str:
         "policy": _policy(script),
         "style": asset("page.css"),
         "title": text(title(data)),
+        "crowd": "several" if len(data["headlines"]) > 2 else "few",
         "headlines": _headlines(data["headlines"]),
         "missing": _missing(data["runs"]),
         "runs": _runs(data["runs"]),

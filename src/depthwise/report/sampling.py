@@ -1,12 +1,15 @@
 """How deep the tokens of some inputs of a run went, found by running it; kept as ``RUN/results/depths.json``.
 
-schema           1
-setting          by which tokens left, in words, and ``policy``, the same as options; none means all blocks
-split, examples  which inputs, the first ones
-num_layers, exits, weights_digest
-sentences        some of them: what went in and came out, ``tokens`` with their ``depths``, and ``guesses``, what
-                 every exit would have said at each token had all tokens run on (``guessing``)
-histograms       over all of them (``histograms``)
+    schema           1
+    setting          by which tokens left, in words, and ``policy``, the same as options; none means all blocks
+    asked            the same as arguments: the depth, and changes to the policy
+    split, examples  which inputs, the first ones
+    num_layers, exits, weights_digest
+    sentences        some of them: what went in and came out, ``tokens`` with their ``depths``, and ``guesses``, what
+                     every exit would have said at each token had all tokens run on (``guessing``)
+    histograms       over all of them (``histograms``)
+
+Tokens are those of the output where one is generated (``of_output``), else those of the input.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +67,7 @@ def depths_of(
     run = load_run(folder, depth=depth, policy_changes=policy_changes)
     examples = read_examples(run.task, split)[:num_examples]
     samples = samples_of(run, examples)
-    content = content_of(run, split, samples, training_ranks(run.task))
+    content = {**content_of(run, split, samples, training_ranks(run.task)), "asked": [depth, list(policy_changes)]}
     replace_file(folder / RESULTS / FILE, strict_json(content) + "\n")
     return content
 

@@ -14,7 +14,7 @@ function pointLines(frontier, point) {
   const spread = (name, digits) => (point[name + "_deviation"] === undefined ? "" : " ± " + point[name + "_deviation"].toFixed(digits));
   const marks = [];
   if (point.full) marks.push("the full model");
-  if (point.cheapest) marks.push("least depth at full quality");
+  if (point.cheapest) marks.push("cheapest at full quality");
   for (const each of point.calibrated || []) marks.push("calibrated as " + each.name + (each.met ? "" : ", goal missed"));
   return [
     make("b", { dir: "auto" }, point.name),

@@ -41,7 +41,7 @@ function sortable(id, columns, rows, options) {
 function badges(point) {
   const found = [];
   if (point.full) found.push(make("span", { class: "badge" }, "full model"));
-  if (point.cheapest) found.push(make("span", { class: "badge good" }, "least depth at full quality"));
+  if (point.cheapest) found.push(make("span", { class: "badge good" }, "cheapest at full quality"));
   for (const each of point.calibrated || []) {
     found.push(make("span", { class: each.met ? "badge good" : "badge bad", title: each.goal }, "calibrated: " + each.name + (each.met ? "" : " (missed)")));
   }
