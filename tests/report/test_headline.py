@@ -40,8 +40,8 @@ def test_more_time_and_a_loss(make_folder: MakeFolder) -> None:
     )
     found = headline(make_folder, **{"results/frontier.json": json.dumps(swept), "calibration.json": None})
     assert found["sentences"][0] == (
-        f"Saves 50{SPACE}% of the depth and 25{SPACE}% of the operations, takes 25{SPACE}% more time, and costs 1.50 points: "
-        "exact match is 38.50, that of the full model 40.00."
+        f"Saves 50{SPACE}% of the depth and 25{SPACE}% of the operations, takes 25{SPACE}% more time, and costs 1.50 "
+        "points: exact match is 38.50, that of the full model 40.00."
     )
     assert [(tile["value"], tile["good"]) for tile in found["tiles"][2:]] == [(f"25{SPACE}%", False), ("−1.50", False)]
 

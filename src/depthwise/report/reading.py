@@ -111,8 +111,7 @@ def _read_recipe(run: RunFiles) -> None:
 
 
 def _read_results(run: RunFiles) -> None:
-    paths = sorted((run.folder / RESULTS).glob("*.json"))
-    for path in paths:
+    for path in sorted((run.folder / RESULTS).glob("*.json"), key=lambda path: path.stem):
         if path.stem.startswith("frontier"):
             found = _object(run, path, "")
             if not found:
