@@ -76,7 +76,7 @@ class Elements(html.parser.HTMLParser):
             self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if self.lasttag == "script" and self.scripts:
+        if self.cdata_elem == "script":
             self.scripts[-1] += data
 
 
