@@ -35,8 +35,8 @@ PHONE, DESK = {"width": 390, "height": 800}, {"width": 1200, "height": 900}
 
 CONTRASTS = """() => {
   const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const behind = (element) => {
     for (let at = element; at; at = at.parentElement) {
       const colour = parse(getComputedStyle(at).backgroundColor);
@@ -51,7 +51,7 @@ CONTRASTS = """() => {
     const style = getComputedStyle(element), isSvg = element instanceof SVGElement;
     const front = light(parse(isSvg ? style.fill : style.color)), back = light(behind(element));
     const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
-    if (ratio < 4.5) found.push(element.tagName + " " + element.className + " " + element.textContent.slice(0, 30) + " " + ratio.toFixed(2));
+    if (ratio < 4.5) found.push([element.tagName, element.className, element.textContent.slice(0, 30), ratio]);
   }
   return found;
 }"""
