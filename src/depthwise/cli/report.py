@@ -1,7 +1,7 @@
 """``depthwise report``: one page to look at."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -69,23 +69,23 @@ def report(
     runs = read_runs([Path(folder) for folder in folders])
     for run in runs if samples else ():
         sample(run, samples, wanted, changes)
-    for line in written(runs, out):
-        console.print(line)
+    data, size = write_page(runs, out)
+    if len(data["headlines"]) == 1:
+        console.print(" ".join(data["headlines"][0]["sentences"][:2]))
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    console.print(f"the page of {count} is {out} ({size / 1e6:.1f} MB); open it in a browser")
+    num_missing = sum(len(run["missing"]) for run in data["runs"])
+    if num_missing:
+        things = "1 thing is" if num_missing == 1 else f"{num_missing} things are"
+        console.print(f"{things} missing in it, which it names")
 
 
-def written(runs: "Sequence[RunFiles]", out: Path) -> list[str]:
-    """Write the page, and say where it is and what it lacks."""
+def write_page(runs: "Sequence[RunFiles]", out: Path) -> tuple[dict[str, Any], int]:
+    """Write the page of runs; gives what it shows, and how many bytes it has."""
     from depthwise.evaluation import replace_file
     from depthwise.report import page, page_data
 
     data = page_data(runs)
     content = page(data).encode()
     replace_file(out, content)
-    num_missing = sum(len(run["missing"]) for run in data["runs"])
-    told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    lines = [" ".join(found["sentences"][:2]) for found in data["headlines"]] if len(data["headlines"]) == 1 else []
-    lines.append(f"the page of {told} is {out} ({len(content) / 1e6:.1f} MB); open it in a browser")
-    if num_missing:
-        things = "1 thing is" if num_missing == 1 else f"{num_missing} things are"
-        lines.append(f"{things} missing in it, which it names")
-    return lines
+    return data, len(content)
