@@ -24,7 +24,9 @@ def test_a_page_of_a_run(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path
     code, output, errors = depthwise("report", folder, "-o", page, "--samples", 3)
     assert (code, errors) == (0, "")
     assert re.search(rf"the page of 1 run is {page} \(0\.\d MB\); open it in a browser", output)
-    assert re.search(r"^(Saves|Takes)", output)
+    lines = output.splitlines()
+    assert lines[0] == f"running the first 3 test inputs of {folder}"
+    assert lines[1].startswith("Saves")
     content = data_of(page)
     (run,) = content["runs"]
     assert run["depths"]["examples"] == 3

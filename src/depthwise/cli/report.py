@@ -68,7 +68,7 @@ def report(
     console = Console(soft_wrap=True, highlight=False, markup=False)
     runs = read_runs([Path(folder) for folder in folders])
     for run in runs if samples else ():
-        sample(run, samples, wanted, changes)
+        sample(run, samples, wanted, changes, console.print)
     data, size = write_page(runs, out)
     if len(data["headlines"]) == 1:
         console.print(" ".join(data["headlines"][0]["sentences"][:2]))

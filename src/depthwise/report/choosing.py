@@ -1,6 +1,6 @@
 """At which setting the tokens of a run are looked at, unless somebody says so: the one that its page tells of first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from depthwise.errors import DepthwiseError
@@ -43,7 +43,13 @@ def split_of(run: RunFiles) -> str | None:
     return next((split for split in SPLITS if isinstance(data, Mapping) and data.get(split)), None)
 
 
-def sample(run: RunFiles, num_examples: int, depth: int | str | None = None, changes: Sequence[str] = ()) -> None:
+def sample(
+    run: RunFiles,
+    num_examples: int,
+    depth: int | str | None = None,
+    changes: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
     """Run some inputs and keep the depths of their tokens, unless the run has them; what goes wrong is told.
 
     Without a depth the setting is chosen. Depths that were found before, for the same weights and setting, will do.
@@ -58,6 +64,7 @@ def sample(run: RunFiles, num_examples: int, depth: int | str | None = None, cha
         run.was_tried = True
         run.missing.append("the recipe names neither test nor validation data, so that there is nothing to run")
         return
+    say(f"running the first {num_examples} {split} inputs of {run.folder}")
     try:
         run.depths = depths_of(run.folder, split, num_examples, *asked)
     except DepthwiseError as error:
