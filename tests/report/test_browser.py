@@ -57,7 +57,8 @@ NAMELESS = """() => [...document.querySelectorAll("button, select, input, a, [ta
   .filter((element) => !element.closest("[hidden]"))
   .filter((element) => {
     const labels = element.labels ? [...element.labels].map((label) => label.textContent).join("") : "";
-    return !(element.getAttribute("aria-label") || labels || element.textContent || "").trim();
+    const content = element.matches("button, a, select, input") ? element.textContent : "";
+    return !(element.getAttribute("aria-label") || labels || content).trim();
   }).map((element) => element.outerHTML.slice(0, 80))"""
 
 
