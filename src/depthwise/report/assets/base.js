@@ -97,6 +97,11 @@ function showTip(target, lines) {
   tip.replaceChildren(...lines.map((line) => (typeof line === "string" ? make("span", { dir: "auto" }, line) : line)));
   tip.hidden = false;
   const box = target.getBoundingClientRect(), size = tip.getBoundingClientRect();
+  if (target instanceof SVGElement && box.right + 12 + size.width < innerWidth) { // beside a point, so that its line stays in sight
+    tip.style.left = box.right + 8 + "px";
+    tip.style.top = Math.min(Math.max(4, box.top - 8), innerHeight - size.height - 4) + "px";
+    return;
+  }
   const left = Math.min(Math.max(4, box.left + box.width / 2 - size.width / 2), innerWidth - size.width - 4);
   const above = box.top - size.height - 8;
   tip.style.left = left + "px";
