@@ -312,6 +312,8 @@ def test_the_theme_can_be_chosen(screen: Screen, make_folder: MakeFolder) -> Non
 def test_on_paper(screen: Screen, make_folder: MakeFolder) -> None:
     page = screen.open(make_folder(), scheme="dark")
     page.emulate_media(media="print")
+    page.set_viewport_size({"width": 720, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#frontier-controls").is_hidden()
     assert page.locator("#frontier-chart svg").is_visible()

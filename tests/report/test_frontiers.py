@@ -19,6 +19,8 @@ def test_lines_and_names() -> None:
     usual = {"policy": "confidence", "setting": {"measure": "max_probability", "threshold": 0.9}}
     margin = {"policy": "confidence", "setting": {"measure": "margin", "threshold": [0.5, 0.25]}}
     fixed = {"policy": "fixed", "setting": {"depth": 3}}
+    alone = {"policy": "separate", "setting": {"run": "runs/two", "depth": 2}}
+    assert name_of(alone) == "two, trained by itself with 2 blocks"
     assert [line_of(each) for each in (usual, margin, fixed)] == ["confidence", "confidence margin", "fixed"]
     assert [name_of(each) for each in (usual, margin, fixed)] == [
         "confidence 0.9",

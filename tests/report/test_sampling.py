@@ -105,7 +105,12 @@ def test_the_setting_of_the_headline(make_folder: MakeFolder) -> None:
     assert setting_of_run(run) == ("policy", ["policy.kind=confidence", "policy.threshold=0.9"])
     assert split_of(run) == "test"
     fixed = frontier(point("fixed", 9.0, 4.0, 400, 4.0, depth=4), point("fixed", 9.0, 3.0, 300, 3.0, depth=3))
-    assert setting_of_run(read_run(make_folder("b", **{"results/frontier.json": json.dumps(fixed)}), "b")) == (3, [])
+    files = {"results/frontier.json": json.dumps(fixed), "calibration.json": None}
+    assert setting_of_run(read_run(make_folder("b", **files), "b")) == (3, [])
+    fixed["points"].append(point("patience", 8.0, 2.0, 450, 3.0, patience=2))  # tokens differ by it
+    files["results/frontier.json"] = json.dumps(fixed)
+    found = setting_of_run(read_run(make_folder("f", **files), "f"))
+    assert found == ("policy", ["policy.kind=patience", "policy.patience=2"])
     worse = frontier(point("fixed", 9.0, 4.0, 400, 4.0, depth=4), point("fixed", 8.0, 3.0, 300, 3.0, depth=3))
     folder = make_folder("c", **{"results/frontier.json": json.dumps(worse)})
     assert setting_of_run(read_run(folder, "c")) == ("drop-0.5", [])

@@ -18,9 +18,13 @@ SPLITS = ("test", "valid")
 
 
 def setting_of_run(run: RunFiles) -> Setting:
-    """That of its headline; else a calibrated one, its own policy or, without any of these, as it was trained."""
+    """That of its headline, as long as tokens differ by it; else a calibrated one, or as the run was trained.
+
+    Where the headline is of a fixed depth, it is the one that the headline would tell of without fixed depths.
+    """
     for frontier in frontiers_of([Group(run.name, (run,))], {run.name: 0}):
-        point = chosen_point(frontier)
+        early = [point for point in frontier["points"] if point["policy"] != "fixed" or point.get("full")]
+        point = chosen_point({**frontier, "points": early}) or chosen_point(frontier)
         if point is not None:
             return _setting(point)
     met = [name for name, setting in run.settings.items() if setting.budget_met]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from depthwise.errors import DepthwiseError
@@ -62,6 +63,9 @@ def name_of(point: Mapping[str, Any]) -> str:
     """A point in a few words: ``confidence margin 0.7``."""
     if point["policy"] == "fixed":
         return f"fixed depth {point['setting'].get('depth')}"
+    if is_separate(point):
+        folder = PurePath(str(point["setting"].get("run"))).name
+        return f"{folder}, trained by itself with {point['setting'].get('depth')} blocks"
     values = [value for value in point["setting"].values() if value != USUAL_MEASURE]
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return " ".join([point["policy"], *(f"{value:g}" if isinstance(value, float) else str(value) for value in flat)])

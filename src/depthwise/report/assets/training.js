@@ -29,9 +29,9 @@ function startCurves() {
     }));
     lineChart("curves-chart", { label: "Learning curve of " + state.name, x: "update", y: state.name, isLog: true, height: 300 }, lines);
     const notes = ["Solid lines are training, dashed ones validation."];
-    if (isOne && wanted.length > 1) notes.push("Colours are exits: " + wanted.map((name) => name.match(/\d+$/)[0]).join(", ") + ".");
     if (chosen.some((curve) => curve.points[0].length > 2)) notes.push("Bands are one standard deviation over seeds.");
-    byId("curves-note").textContent = notes.join(" ");
+    const exits = isOne && wanted.length > 1 ? wanted.map((name, i) => make("span", { class: "key" }, [icon(0, seriesColour(i)), "exit " + name.match(/\d+$/)[0]])) : [];
+    byId("curves-note").replaceChildren(notes.join(" ") + " ", ...exits);
   };
   const controls = [select("Number", [...families.keys()].sort((a, b) => (b === usual) - (a === usual)).map((name) => [name, name]), (value) => { state.name = value; redraw(); })];
   if (!isOne) controls.push(chips("Runs", DATA.groups.map((group) => group.name), (i) => icon(0, seriesColour(i)), (off) => { state.groups = off; redraw(); }));
