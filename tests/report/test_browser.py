@@ -16,7 +16,7 @@ import pytest
 from depthwise.report import page as html_of
 from depthwise.report import page_data, read_runs
 
-from .conftest import MakeFolder, frontier, point
+from .conftest import MakeFolder, depths, frontier, point
 from .test_page import HOSTILE, hostile_run
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -342,6 +342,19 @@ def test_an_empty_folder_says_what_is_missing(screen: Screen, tmp_path: Path) ->
     assert "holds nothing of a run" in page.locator("#missing").inner_text()
     for section in ("frontier", "settings", "tokens", "depths", "layers", "curves"):
         assert page.locator(f"#{section}").is_hidden()
+
+
+def test_whatever_is_missing_nothing_breaks(screen: Screen, make_folder: MakeFolder) -> None:
+    """The screen sees to it that no page complains."""
+    files = ("config.json", "training.json", "metrics.jsonl", "layers.jsonl", "calibration.json", "recipe.yaml")
+    results = ("results/frontier.json", "results/depths.json", "results/test.json")
+    for number, file in enumerate((*files, *results)):
+        page = screen.open(make_folder(f"run{number}", **{file: None}))
+        assert page.locator("#runs details").count() == 1
+    bare = json.dumps({**depths(), "sentences": [{"source": 3}], "histograms": {"all": {"bins": []}}})
+    page = screen.open(make_folder("bare", **{"results/depths.json": bare}))
+    assert page.locator("#tokens").is_hidden()
+    assert page.locator("#depths").is_hidden()
 
 
 def test_twenty_runs_open_quickly(screen: Screen, make_folder: MakeFolder) -> None:

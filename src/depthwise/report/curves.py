@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from depthwise.report.checks import is_number
 from depthwise.report.grouping import Group, Summary
-from depthwise.report.reading import RunFiles, is_number
+from depthwise.report.reading import RunFiles
 
 MOST_UPDATES = 150
 """Points of a curve; of longer ones every second, third, ... is shown, and always the last."""

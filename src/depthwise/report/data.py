@@ -8,6 +8,7 @@ from platform import python_version
 from typing import Any
 
 from depthwise.config import ConfidenceConfig
+from depthwise.report.checks import is_histogram, is_sentence
 from depthwise.report.curves import curves_of, heat_maps_of
 from depthwise.report.frontiers import frontiers_of, settings_of
 from depthwise.report.grouping import Group, grouped
@@ -76,16 +77,26 @@ def _evaluation(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
 def _depths(run: RunFiles, room: int) -> dict[str, Any] | None:
     """Depths of tokens, with as many sentences as there is room for."""
     found = run.depths
-    if found.get("schema") != DEPTHS_SCHEMA or not isinstance(found.get("histograms"), dict):
+    histograms, sentences, num_layers = (found.get(name) for name in ("histograms", "sentences", "num_layers"))
+    if found.get("schema") != DEPTHS_SCHEMA or not isinstance(num_layers, int) or not isinstance(histograms, dict):
         return None
     kept: list[Any] = []
     size = 0
-    for sentence in found.get("sentences", []):
+    for sentence in sentences if isinstance(sentences, list) else ():
+        if not is_sentence(sentence, num_layers):
+            continue
         size += len(json.dumps(sentence))
         if kept and size > room:
             break
         kept.append(sentence)
-    return {**found, "sentences": kept}
+    sound = {name: of for name, of in histograms.items() if is_histogram(of, num_layers)}
+    exits = found.get("exits")
+    return {
+        **{name: found.get(name) for name in ("setting", "split", "examples", "num_layers", "of_output")},
+        "exits": exits if isinstance(exits, list) else [],
+        "sentences": kept,
+        "histograms": sound,
+    }
 
 
 # Commands

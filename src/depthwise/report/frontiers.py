@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from depthwise.errors import DepthwiseError
 from depthwise.evaluation import CalibratedSetting, in_words, setting_of
 from depthwise.report.grouping import Group, merged_points
 from depthwise.report.reading import RunFiles, full_point, is_separate
@@ -113,10 +112,7 @@ def _calibrated(
     for name, setting in run.settings.items():
         if setting.weights_digest != frontier.get("weights_digest") or setting.metric != frontier["metric"]:
             continue
-        try:
-            options = setting.options
-        except DepthwiseError:
-            continue  # which `missing` tells of
+        options = setting.options
         told = setting_of(options)
         mark = {"name": name, "met": setting.budget_met, "goal": goal_in_words(setting)}
         same = [point for point in points if (point["policy"], point["setting"]) == (options.kind, told)]
@@ -155,11 +151,7 @@ def settings_of(run: RunFiles) -> list[dict[str, Any]]:
     """All calibrated settings of a run, whether or not they fit its frontier, as rows of a table."""
     rows = []
     for name, setting in run.settings.items():
-        try:
-            options = setting.options
-        except DepthwiseError:
-            run.missing.append(f'the calibrated setting "{name}" is of a policy that this version does not know')
-            continue
+        options = setting.options
         rows.append(
             {
                 "name": name,

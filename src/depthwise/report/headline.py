@@ -11,6 +11,7 @@ from typing import Any
 from depthwise.config import parse_policy
 from depthwise.errors import ConfigError
 from depthwise.evaluation import setting_of
+from depthwise.report.checks import is_number
 from depthwise.report.frontiers import cheapest_of
 from depthwise.report.grouping import Group
 from depthwise.report.reading import is_separate
@@ -82,7 +83,8 @@ def _of_frontier(group: Group, frontier: Mapping[str, Any]) -> Told | None:
     others = _elsewhere(group, frontier, chosen)
     where = f"{frontier['examples']:,} {SPLITS.get(frontier['split'], frontier['split'])} inputs"
     runs = f", mean of {len(frontier['runs'])} seeds" if len(frontier["runs"]) > 1 else ""
-    at_once = {None: "", 1: ", one at a time"}.get(frontier["batch_rows"], f", {frontier['batch_rows']} at a time")
+    rows = frontier["batch_rows"]
+    at_once = ", one at a time" if rows == 1 else f", {rows} at a time" if isinstance(rows, int) else ""
     measured = f"Measured on {where}{at_once}{runs}, on {frontier['hardware']}."
     tiles = [
         {"value": _percent(share), "label": f"{_less(name, share)} {ABOUT[name]}", "good": share >= 0}
@@ -186,9 +188,9 @@ def _of_gates(group: Group) -> Told | None:
     for line in reversed(group.first.metrics):
         prefix = "expected_depth/"
         sides = {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
-        sizes = {side: (group.first.config.get(side) or {}).get("num_layers") for side in sides}
-        if not sides or None in sides.values():
+        if not sides or not all(map(is_number, sides.values())):
             continue
+        sizes = {side: group.first.layers_of(side) for side in sides}
         told = [
             f"{value:.1f}{f' of {sizes[side]}' if sizes[side] else ''} in the {side}" for side, value in sides.items()
         ]

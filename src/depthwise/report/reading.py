@@ -13,8 +13,9 @@ import yaml
 
 from depthwise.errors import CheckpointError, InputError
 from depthwise.evaluation import CalibratedSetting, read_settings
-from depthwise.evaluation.frontier import SCHEMA, SEPARATE
+from depthwise.evaluation.frontier import SEPARATE
 from depthwise.evaluation.results import RESULTS
+from depthwise.report.checks import is_evaluation, is_number, wrong_with_frontier, wrong_with_setting
 
 GIVEN, RECIPE, SUMMARY, CONFIG = "recipe.given.yaml", "recipe.yaml", "training.json", "config.json"
 METRICS, LAYERS = "metrics.jsonl", "layers.jsonl"
@@ -51,8 +52,11 @@ class RunFiles:
     @property
     def num_layers(self) -> int | None:
         """Blocks of the side whose tokens are counted: the decoder's where there is one."""
-        side = self.config.get("decoder") or self.config.get("encoder")
-        found = side.get("num_layers") if isinstance(side, dict) else None
+        return self.layers_of("decoder") or self.layers_of("encoder")
+
+    def layers_of(self, side: str) -> int | None:
+        options = self.config.get(side)
+        found = options.get("num_layers") if isinstance(options, dict) else None
         return found if isinstance(found, int) else None
 
 
@@ -88,11 +92,22 @@ def read_run(folder: Path, name: str) -> RunFiles:
     if (folder / LAYERS).exists():
         run.layers = _lines(run, folder / LAYERS, "there are no layers over time")
     _read_results(run)
+    _read_settings(run)
+    return run
+
+
+def _read_settings(run: RunFiles) -> None:
     try:
-        run.settings = read_settings(folder)
+        found = read_settings(run.folder)
     except CheckpointError as error:
         run.missing.append(str(error))
-    return run
+        return
+    for name, setting in found.items():
+        problem = wrong_with_setting(setting)
+        if problem is None:
+            run.settings[name] = setting
+        else:
+            run.missing.append(f'the calibrated setting "{name}" {problem}')
 
 
 def _read_recipe(run: RunFiles) -> None:
@@ -116,7 +131,7 @@ def _read_results(run: RunFiles) -> None:
             found = _object(run, path, "")
             if not found:
                 continue
-            problem = _wrong_with_frontier(found)
+            problem = wrong_with_frontier(found)
             if problem is None:
                 run.frontiers[path.stem] = found
             else:
@@ -125,7 +140,7 @@ def _read_results(run: RunFiles) -> None:
             run.depths = _object(run, path, "")
         elif not path.stem.startswith(NOT_EVALUATIONS):
             found = _object(run, path, "")
-            if _is_evaluation(found):
+            if is_evaluation(found):
                 run.evaluations[path.stem] = found
     if not run.frontiers:
         has_none = run.config and run.config.get("exits") is None
@@ -133,32 +148,6 @@ def _read_results(run: RunFiles) -> None:
         run.missing.append(f"there is no frontier; {why}")
     if not run.evaluations:
         run.missing.append(f"there are no evaluations; make one: depthwise evaluate {run.folder}")
-
-
-def _wrong_with_frontier(found: Mapping[str, Any]) -> str | None:
-    """Why a file is no frontier that can be drawn, as the end of a sentence."""
-    if found.get("schema") != SCHEMA:
-        return f"has the schema {found.get('schema')}, not {SCHEMA}"
-    wanted = {"task": str, "split": str, "metric": str, "num_layers": int, "examples": int, "points": list}
-    bad = [name for name, kind in wanted.items() if not isinstance(found.get(name), kind)]
-    if bad or not isinstance(found.get("higher_is_better"), bool):
-        return f"says nothing of {bad[0] if bad else 'higher_is_better'}"
-    numbers = ("quality", "mean_depth", "flops", "seconds", "token_layers")
-    for place, point in enumerate(found["points"]):
-        if not isinstance(point, dict) or not isinstance(point.get("setting"), dict) or "policy" not in point:
-            return f"has a point without a policy and its setting, number {place + 1}"
-        odd = [name for name in numbers if not (point.get(name) is None or is_number(point[name]))]
-        if odd:
-            return f"has a point whose {odd[0]} is no number, number {place + 1}"
-    return None
-
-
-def _is_evaluation(found: Mapping[str, Any]) -> bool:
-    return isinstance(found.get("metrics"), dict) and isinstance(found.get("metric"), str) and "split" in found
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def full_point(frontier: Mapping[str, Any]) -> Content | None:

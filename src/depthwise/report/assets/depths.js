@@ -86,7 +86,9 @@ function tokenLines(found, sentence, i) {
 
 const BY = { all: "all tokens", position: "position in the text", length: "length of the text", frequency: "frequency in training", tag: "tag or label" };
 
-function startHistograms(runs) {
+function startHistograms(all) {
+  const runs = all.filter((run) => Object.keys(BY).some((by) => run.depths.histograms[by]));
+  if (!runs.length) return;
   byId("depths").hidden = false;
   const state = { run: 0, by: "position" };
   const bySelect = make("select", { onchange: () => { state.by = bySelect.value; redraw(); } });
@@ -98,7 +100,7 @@ function startHistograms(runs) {
     depthLegend("depths-legend", found.num_layers);
     bars("depths-chart", BY[state.by], bins, counts, found.num_layers);
     const notes = [`${found.examples} ${found.split} inputs, by ${found.setting}. Each bar is all tokens of a row; the number is their mean depth.`];
-    if (state.by === "frequency") notes.push(`Rank 1 is the most frequent token of ${seen.toLocaleString("en")} training examples.`);
+    if (state.by === "frequency" && seen) notes.push(`Rank 1 is the most frequent token of ${seen.toLocaleString("en")} training examples.`);
     if (!found.histograms.frequency) notes.push("The training data is not here, so that nothing is known of frequencies.");
     byId("depths-note").textContent = notes.join(" ");
   };
