@@ -50,6 +50,8 @@ def test_a_setting_of_my_own(make_run: MakeRun, depthwise: Depthwise, tmp_path: 
     page, policy = tmp_path / "page.html", ("policy.kind=patience", "policy.patience=1")
     depthwise("report", make_run("leaving tags"), "-o", page, "--samples", 2, "--depth", "policy", *policy)
     assert data_of(page)["runs"][0]["depths"]["setting"] == "patience 1"
+    depthwise("report", tmp_path / "leaving tags-1", "-o", page, "--samples", 2, "--depth", "trained")
+    assert data_of(page)["runs"][0]["depths"]["setting"] == "as trained, without a policy"
 
 
 def test_an_empty_folder(depthwise: Depthwise, tmp_path: Path) -> None:

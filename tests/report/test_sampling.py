@@ -121,16 +121,16 @@ def test_the_setting_of_the_headline(make_folder: MakeFolder) -> None:
 
 def test_what_was_run_before_will_do(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run("leaving translation")
-    sample(read_run(folder, "run"), 3, 2)
+    sample(read_run(folder, "run"), 3, (2, []))
     calls = []
     monkeypatch.setattr("depthwise.report.choosing.depths_of", lambda *arguments: calls.append(arguments) or {})
-    sample(read_run(folder, "run"), 3, 2)
+    sample(read_run(folder, "run"), 3, (2, []))
     assert calls == []
-    sample(read_run(folder, "run"), 4, 2)  # more of them
-    sample(read_run(folder, "run"), 3, 1)  # elsewhere
+    sample(read_run(folder, "run"), 4, (2, []))  # more of them
+    sample(read_run(folder, "run"), 3, (1, []))  # elsewhere
     assert [each[2:] for each in calls] == [(4, 2, []), (3, 1, [])]
     (folder / "model.safetensors").unlink()  # there is nothing left to run
-    sample(read_run(folder, "run"), 50, 1)
+    sample(read_run(folder, "run"), 50, (1, []))
     assert len(calls) == 2
 
 

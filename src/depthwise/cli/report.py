@@ -58,8 +58,8 @@ def report(
     odd = [change for change in changes if not change.startswith("policy.")]
     if odd:
         raise typer.BadParameter(f"{odd[0]} is none of a policy's options", param_hint="RUN")
-    wanted = None if depth is None else depth_of(depth) or "full"
-    if changes and wanted != "policy":
+    wanted = None if depth is None else (depth_of(depth), changes)
+    if changes and depth != "policy":
         raise typer.BadParameter(f"{changes[0]} says nothing without --depth policy", param_hint="RUN")
 
     from depthwise.report import read_runs, sample
@@ -68,7 +68,7 @@ def report(
     console = Console(soft_wrap=True, highlight=False, markup=False)
     runs = read_runs([Path(folder) for folder in folders])
     for run in runs if samples else ():
-        sample(run, samples, wanted, changes, console.print)
+        sample(run, samples, wanted, console.print)
     data, size = write_page(runs, out)
     if len(data["headlines"]) == 1:
         console.print(" ".join(data["headlines"][0]["sentences"][:2]))

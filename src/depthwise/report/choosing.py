@@ -1,6 +1,6 @@
 """At which setting the tokens of a run are looked at, unless somebody says so: the one that its page tells of first."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from depthwise.errors import DepthwiseError
@@ -50,15 +50,14 @@ def split_of(run: RunFiles) -> str | None:
 def sample(
     run: RunFiles,
     num_examples: int,
-    depth: int | str | None = None,
-    changes: Sequence[str] = (),
+    setting: Setting | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run some inputs and keep the depths of their tokens, unless the run has them; what goes wrong is told.
 
-    Without a depth the setting is chosen. Depths that were found before, for the same weights and setting, will do.
+    Without a setting one is chosen. Depths that were found before, for the same weights and setting, will do.
     """
-    asked = (depth, list(changes)) if depth is not None else setting_of_run(run)
+    asked = setting_of_run(run) if setting is None else setting
     if _is_there(run, num_examples, asked):
         return
     split = split_of(run)
