@@ -161,6 +161,9 @@ function chips(legend, names, icons, onChange) {
   return make("fieldset", { class: "chips" }, [make("legend", {}, legend), all]);
 }
 
+// What a link gives is made when somebody asks for it
 function download(link, type, content) {
-  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.addEventListener("click", () => {
+    if (!link.href.startsWith("blob:")) link.href = URL.createObjectURL(new Blob([content()], { type }));
+  });
 }

@@ -53,7 +53,7 @@ function axis(values, isLog) {
   return { low, high, at, isLog };
 }
 
-// lines: [{name, colour, mark, dash, width, points: [{x, y, low, high, label, lines, classes}]}]
+// lines: [{name, colour, mark, dash, width, points: [{x, y, low, high, label, lines(), classes}]}]
 function lineChart(id, options, lines) {
   const box = byId(id), width = Math.max(280, box.clientWidth), height = options.height || Math.min(460, Math.max(300, width * 0.5));
   const isNarrow = width < 520, left = 58, right = 14, top = 12, bottom = 46;
@@ -104,7 +104,7 @@ function lineChart(id, options, lines) {
     if ((p.classes || "").includes("cheapest")) spot.append(draw("circle", { class: "ring", r: 8, "stroke-dasharray": "3 2" }));
     root.append(spot);
   });
-  withTips(root, ".point", (spot) => points[Number(spot.dataset.i)].p.lines);
+  withTips(root, ".point", (spot) => points[Number(spot.dataset.i)].p.lines());
   box.replaceChildren(root);
 }
 

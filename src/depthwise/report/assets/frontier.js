@@ -46,7 +46,7 @@ function startFrontier() {
           const banded = p.quality_deviation === undefined ? {} : { low: p.quality - p.quality_deviation, high: p.quality + p.quality_deviation };
           const label = `${f.name}, ${p.name}: ${f.metric} ${fixed(p.quality, 2)} at ${cost.show(cost.of(p))}`;
           const classes = [p.full && "full", p.cheapest && "cheapest", line === "calibrated" && "calibrated"].filter(Boolean).join(" ");
-          return { x: cost.of(p), y: p.quality, ...banded, label, classes, lines: pointLines(f, p) };
+          return { x: cost.of(p), y: p.quality, ...banded, label, classes, lines: () => pointLines(f, p) };
         });
         const isSeparate = line === "separate" || line === "calibrated";
         lines.push({ name: line, colour: colourOf(f, line), mark: policies.indexOf(line), points,

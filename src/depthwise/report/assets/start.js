@@ -14,7 +14,7 @@ function startTheme() {
 }
 
 startTheme();
-download(byId("download-json"), "application/json", JSON.stringify(DATA, null, 1));
+download(byId("download-json"), "application/json", () => JSON.stringify(DATA, null, 1));
 byId("download-csv").hidden = !DATA.frontiers.length;
 startFrontier();
 startSettings();

@@ -88,7 +88,7 @@ function startSettings() {
   const hasCalibrated = rows.some((row) => row.point.calibrated);
   byId("settings-controls").replaceChildren(make("label", {}, ["Filter", search]),
     ...(hasCalibrated ? [make("label", {}, [only, "calibrated ones only"])] : []), more);
-  download(byId("download-csv"), "text/csv", asCsv(rows));
+  download(byId("download-csv"), "text/csv", () => asCsv(rows));
 }
 
 function csvCell(value) {

@@ -24,7 +24,7 @@ function startCurves() {
         const spread = deviation === undefined ? "" : " ± " + short(deviation);
         return { x: update, y: mean, ...(deviation === undefined ? {} : { low: mean - deviation, high: mean + deviation }),
           label: `${named(curve.group)}, ${told} ${short(mean)} at update ${update}`,
-          lines: [make("b", { dir: "auto" }, named(curve.group)), tipRow(told, short(mean) + spread), tipRow("update", update.toLocaleString("en"))] };
+          lines: () => [make("b", { dir: "auto" }, named(curve.group)), tipRow(told, short(mean) + spread), tipRow("update", update.toLocaleString("en"))] };
       }),
     }));
     lineChart("curves-chart", { label: "Learning curve of " + state.name, x: "update", y: state.name, isLog: true, height: 300 }, lines);
