@@ -5,17 +5,25 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-gpu clean
+.PHONY: demo test test-gpu browser clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
 	$(BIN)/depthwise demo
 
-test: $(INSTALLED)
+test: $(INSTALLED) browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n logical --maxprocesses 4
+
+# The report page is tested in Chromium. Root, as in a container, gets it from Debian; where it cannot be had, those
+# tests are skipped and say so.
+browser:
+	@command -v chromium > /dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null || { \
+		echo "installing chromium for the tests of the report page"; \
+		timeout 300 sh -c 'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium' \
+			> /dev/null 2>&1 || echo "chromium could not be installed"; }
 
 # The tests that need a GPU, and those of the kernels on it instead of in Triton's interpreter.
 test-gpu: $(INSTALLED)

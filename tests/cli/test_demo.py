@@ -51,6 +51,9 @@ def test_from_data_to_the_frontier(demo: Demo) -> None:
     for name in ("frontier.json", "frontier.png"):
         assert f"here/results/{name}" in result.output
         assert (Path("here/results") / name).is_file()
+    assert "here/report.html" in result.output.split("Where things are:")[1]
+    assert '"num_layers":4' in Path("here/report.html").read_text(encoding="utf-8")
+    assert json.loads(Path("here/results/depths.json").read_text(encoding="utf-8"))["examples"] == 24
 
 
 def test_the_table_is_what_the_file_says(demo: Demo) -> None:

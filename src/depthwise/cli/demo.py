@@ -25,7 +25,8 @@ def demo(
 
     "de 4 7 1 1" becomes "viertausendsiebenhundertelf". It takes two or three minutes on a CPU: training, then accuracy
     against depth and time at every exit and by confidence, then numbers that training never saw, with the depth of
-    every token. Interrupted in whatever way, the same command goes on; when all is done, it measures again.
+    every token, and a page with all of it. Interrupted in whatever way, the same command goes on; when all is done, it
+    measures again.
     """
     folder = out.resolve()
     data = folder / "data"

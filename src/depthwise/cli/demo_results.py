@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from depthwise.cli.report import write_page
 from depthwise.cli.sweep import Cell, depth_cell, frontier_table, name_of, seconds_cell
 from depthwise.config import ConfidenceConfig
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 PROBABILITIES = (0.5, 0.7, 0.9, 0.95, 0.99)
 LANGUAGES = {"en": "English", "de": "German"}
 NUM_SAMPLES = 4
+NUM_SAMPLES_OF_PAGE = 100
+PAGE = "report.html"
 END = "(end)"
 
 
@@ -45,7 +48,7 @@ def show_results(out: Path, num_swept: int, console: Console) -> None:
     console.print(_accuracy(examples, {"full model": full, name: early}))
     console.print(f"\nSome of them by {name}, token by token, with the blocks that each one ran:\n")
     show_samples(run, examples, console)
-    _show_what_next(out, files, changes, console)
+    _show_what_next(out, [*files, _page(out)], changes, console)
 
 
 def _show_frontier(frontier: "Frontier", console: Console) -> None:
@@ -142,13 +145,25 @@ def show_samples(run: "Run", examples: Sequence["Example"], console: Console) ->
         console.print(f"    {' '.join(pieces)}\n    {' '.join(depths)}")
 
 
+def _page(out: Path) -> Path:
+    """The report page of the run, with the depths of some tokens."""
+    from depthwise.report import read_runs, sample
+
+    (run,) = read_runs([out])
+    sample(run, NUM_SAMPLES_OF_PAGE)
+    path = out / PAGE
+    write_page([run], path)
+    return path
+
+
 def _show_what_next(out: Path, files: Sequence[Path], changes: Sequence[str], console: Console) -> None:
     run, setting = shlex.quote(str(out)), shlex.join(changes)
-    places = {out: "the run", files[0]: "all numbers of the table", files[1]: "their plot"}
+    what = "the run", "all numbers of the table", "their plot", "everything to look at; open it in a browser"
+    places = dict(zip((out, *files), what, strict=True))
     widest = max(len(str(path)) for path in places)
     console.print("\nWhere things are:")
-    for path, what in places.items():
-        console.print(f"  {path!s:{widest}}  {what}")
+    for path, told in places.items():
+        console.print(f"  {path!s:{widest}}  {told}")
     console.print(
         "\nWhat next:\n"
         f"  echo 'de 1 2 3 4 5' | depthwise predict {run} - --depths --depth policy {setting}\n"

@@ -18,6 +18,7 @@ from depthwise.cli.predict import predict
 from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
 from depthwise.cli.reconstruct import reconstruct
+from depthwise.cli.report import report
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
@@ -39,6 +40,7 @@ app.command()(calibrate)
 app.command()(predict)
 app.command()(depths)
 app.command()(reconstruct)
+app.command()(report)
 app.command()(prune)
 app.command()(layers)
 app.command()(info)
