@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from depthwise.engine.columns import Columns
-from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.rows import Closing, Rows, each_row, on_device
 from depthwise.engine.step_attention import SeenSource, SourceMemory, selected
 from depthwise.engine.step_block import StepBlock
 from depthwise.memory import Memory
@@ -89,20 +89,13 @@ class DecoderState:
             self._move(sources[targets], targets)
 
     def drop(self, leaves: np.ndarray) -> np.ndarray:
-        """Sources and their rows leave where ``leaves`` is true. Returns the old numbers of those that are left.
-
-        The last ones move to the places that become free, so that little has to be copied.
-        """
-        staying, num_left = np.flatnonzero(~leaves), int((~leaves).sum())
-        order, movers = np.arange(num_left), staying[staying >= num_left]
-        holes = np.flatnonzero(leaves[:num_left])
-        order[holes] = movers
-        each = np.arange(self.rows_each)
+        """Sources and their rows leave where ``leaves`` is true. Returns the old numbers of those that are left."""
+        order, movers, holes = Closing.after(leaves)
         if len(holes):
-            self._move(*((rows[:, None] * self.rows_each + each).reshape(-1) for rows in (movers, holes)))
+            self._move(each_row(movers, self.rows_each), each_row(holes, self.rows_each))
         for written in self._sources.values():
-            written.drop(on_device(movers, self.device), on_device(holes, self.device), num_left)
-        self.num_rows = num_left * self.rows_each
+            written.drop(on_device(movers, self.device), on_device(holes, self.device), len(order))
+        self.num_rows = len(order) * self.rows_each
         self.written = self.written[:, : self.num_rows]
         self.padding = None if self.padding is None else self.padding[: self.num_rows]
         for memory in (*self.memories, *(() if self.states is None else (self.states,))):

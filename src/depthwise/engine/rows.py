@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -130,6 +131,31 @@ class Pending:
     def flat(self, grid: Float[Tensor, "R P C"]) -> Float[Tensor, "M C"]:
         """The way back."""
         return grid.flatten(0, 1).index_select(0, self._slots)
+
+
+class Closing(NamedTuple):
+    """How the places of those who leave are closed: ``movers``, the last of those who stay, go to ``holes``.
+
+    So little has to be copied. ``order`` has the old numbers of those who are left.
+    """
+
+    order: np.ndarray
+    movers: np.ndarray
+    holes: np.ndarray
+
+    @classmethod
+    def after(cls, leaves: np.ndarray) -> Self:
+        staying, num_left = np.flatnonzero(~leaves), int((~leaves).sum())
+        order, movers = np.arange(num_left), staying[staying >= num_left]
+        holes = np.flatnonzero(leaves[:num_left])
+        order[holes] = movers
+        return cls(order, movers, holes)
+
+
+def each_row(numbers: np.ndarray, rows_each: int) -> np.ndarray:
+    """The rows of sources with these numbers."""
+    rows: np.ndarray = (numbers[:, None] * rows_each + np.arange(rows_each)).reshape(-1)
+    return rows
 
 
 def on_device(numbers: np.ndarray, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 from depthwise.depth import Policy
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.recorder import Recorder, Work
-from depthwise.engine.rows import Rows, on_device
+from depthwise.engine.rows import Closing, Rows, each_row, on_device
 from depthwise.engine.static_exits import Asked, Exits
 from depthwise.engine.static_layout import Layout, Size
 from depthwise.engine.static_tables import Arena, rounded_up
@@ -161,20 +161,13 @@ class StaticState:
             self._move(sources[targets], targets)
 
     def drop(self, leaves: np.ndarray) -> np.ndarray:
-        """Sources and their rows leave where ``leaves`` is true. Returns the old numbers of those that are left.
-
-        The last ones move to the places that become free, so that little has to be copied.
-        """
-        staying, num_left = np.flatnonzero(~leaves), int((~leaves).sum())
-        order, movers = np.arange(num_left), staying[staying >= num_left]
-        holes = np.flatnonzero(leaves[:num_left])
-        order[holes] = movers
+        """Sources and their rows leave where ``leaves`` is true. Returns the old numbers of those that are left."""
+        order, movers, holes = Closing.after(leaves)
         if len(holes):
-            each = np.arange(self.rows_each)
-            self._move(*((rows[:, None] * self.rows_each + each).reshape(-1) for rows in (movers, holes)))
+            self._move(each_row(movers, self.rows_each), each_row(holes, self.rows_each))
             if self.source is not None:
                 self._copy(movers, holes, self.layout.size.num_sources, tuple(sorted(self._seen_by)))
-        self.num_rows = num_left * self.rows_each
+        self.num_rows = len(order) * self.rows_each
         self.written = self.written[:, : self.num_rows]
         self.padding = None if self.padding is None else self.padding[: self.num_rows]
         if self.source is not None and self.keeps_states:
