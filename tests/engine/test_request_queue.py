@@ -193,6 +193,8 @@ def test_nobody_waits_longer_than_agreed(model: Any, open_queue: Queue) -> None:
     for ticket in [queue.submit(prompt(), max_new_tokens=1) for _ in range(3)]:
         assert ticket.result(SOON).waited < SOON
     assert open_queue(max_wait=0, join_at_once=3).submit(prompt(), max_new_tokens=1).result(SOON).waited < SOON
+    idle = open_queue(max_rows=32, max_wait=10 * SOON)
+    assert idle.submit(prompt(), max_new_tokens=1).result(SOON).waited < SOON, "there is nobody to join"
 
 
 def test_a_full_queue(model: Any, open_queue: Queue) -> None:

@@ -39,7 +39,8 @@ class QueueOptions:
     max_wait: float = 0.01
     """Seconds for which a free row may wait for more requests, so that they join together; and the time of a step."""
     join_at_once: int | None = None
-    """Requests that are worth joining without waiting for others; none stands for an eighth of the rows.
+    """Requests that are worth joining without waiting for others. None stands for an eighth of the rows, and for one
+    where nothing runs yet.
 
     Four times as many are made ready at once: their sources encoded, their prompts run.
     """
@@ -197,7 +198,8 @@ class RequestQueue:
             return 0
         now = time.monotonic()
         self._room_since = now if self._room_since is None else self._room_since
-        is_worth_it = num_able >= self.options.worth_joining
+        is_idle = not self._running and self.options.join_at_once is None
+        is_worth_it = is_idle or num_able >= self.options.worth_joining
         is_time = now - self._room_since >= self.options.max_wait
         nobody_else_comes = self._is_closed and num_able == num_all
         return num_able if is_worth_it or is_time or nobody_else_comes else 0
