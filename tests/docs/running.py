@@ -1,0 +1,74 @@
+"""Running the blocks of a page, one behind the other, in a folder of their own."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from depthwise.config import parse_recipe
+from depthwise.errors import DepthwiseError
+
+from .blocks import BadBlock, Block
+from .commands import Failed, carry_out
+from .shell import calls_of
+from .world import World
+
+
+class Runner:
+    """Blocks of Python share their names, blocks of shell their folder, and all of them the runs."""
+
+    def __init__(self, world: World, scratch: Path) -> None:
+        self.world, self.scratch = world, scratch
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.printed = ""
+        self.count = 0
+
+    def run(self, block: Block) -> None:
+        try:
+            getattr(self, block.language)(block)
+        except BadBlock:
+            raise
+        except (DepthwiseError, Failed, AssertionError) as error:
+            raise BadBlock(f"{block.where}: {error}") from error
+        except Exception as error:
+            raise BadBlock(f"{block.where}: {type(error).__name__}: {error}") from error
+
+    def python(self, block: Block) -> None:
+        for name in {**self.world.runs, **self.world.promised}:
+            if f'"{name}"' in block.text:
+                self.world.run(name)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(block.text, block.where, "exec"), self.names)
+        self.printed = out.getvalue()
+
+    def sh(self, block: Block) -> None:
+        self.count += 1
+        records = self.scratch / str(self.count)
+        records.mkdir()
+        for call in calls_of(block, self.world.folder, records):
+            try:
+                carry_out(call, self.world)
+            except Exception as error:
+                raise BadBlock(f"{block.where}: {call}\n{type(error).__name__}: {error}") from error
+
+    def yaml(self, block: Block) -> None:
+        """A recipe, if it says for which task, or what it is based on."""
+        read = yaml.safe_load(block.text)
+        if isinstance(read, dict) and "task" in read:
+            parse_recipe(read, source=block.where)
+        elif isinstance(read, dict) and "base" in read:
+            path = self.scratch / "recipe.yaml"
+            path.write_text(block.text, encoding="utf-8")
+            self.world.recipe(str(path), [])
+
+    def json(self, block: Block) -> None:
+        json.loads(block.text)
+
+    def text(self, block: Block) -> None:
+        """Output, where it stands behind Python; else it is only shown."""
+        if block.shows_output and block.text != self.printed:
+            raise BadBlock(f"{block.where}: this was printed instead:\n{self.printed}")
