@@ -13,6 +13,7 @@ from depthwise.errors import DepthwiseError
 
 from .blocks import BadBlock, Block
 from .commands import Failed, carry_out
+from .patched import NEW_FILE, PatchedPackage
 from .shell import calls_of
 from .world import World
 
@@ -25,6 +26,7 @@ class Runner:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.printed = ""
         self.count = 0
+        self.patched: PatchedPackage | None = None
 
     def run(self, block: Block) -> None:
         try:
@@ -36,7 +38,28 @@ class Runner:
         except Exception as error:
             raise BadBlock(f"{block.where}: {type(error).__name__}: {error}") from error
 
+    def diff(self, block: Block) -> None:
+        self.package.apply(block)
+
+    @property
+    def package(self) -> PatchedPackage:
+        """The package with what this page adds to it; from then on it is what commands run."""
+        if self.patched is None:
+            self.patched = PatchedPackage(self.scratch / "package")
+        return self.patched
+
+    def _is_file(self, block: Block) -> bool:
+        """Whether a block is a new file of the package, which its first line names; it is added then."""
+        found = NEW_FILE.match(block.text)
+        if found is None:
+            return False
+        self.package.add(found[1], block.text[found.end() :])
+        return True
+
     def python(self, block: Block) -> None:
+        if self._is_file(block):
+            compile(block.text, block.where, "exec")
+            return
         for name in {**self.world.runs, **self.world.promised}:
             if f'"{name}"' in block.text:
                 self.world.run(name)
@@ -49,14 +72,20 @@ class Runner:
         self.count += 1
         records = self.scratch / str(self.count)
         records.mkdir()
-        for call in calls_of(block, self.world.folder, records):
+        calls = calls_of(block, self.world.folder, records)
+        if self.patched is not None:
+            self.patched.run(calls, self.world.folder)
+            return
+        for call in calls:
             try:
                 carry_out(call, self.world)
             except Exception as error:
                 raise BadBlock(f"{block.where}: {call}\n{type(error).__name__}: {error}") from error
 
     def yaml(self, block: Block) -> None:
-        """A recipe, if it says for which task, or what it is based on."""
+        """A recipe, if it says for which task, or what it is based on; or a new file of the package."""
+        if self._is_file(block):
+            return
         read = yaml.safe_load(block.text)
         if isinstance(read, dict) and "task" in read:
             parse_recipe(read, source=block.where)

@@ -12,13 +12,15 @@ from depthwise.cli.main import app
 from depthwise.config import built_in, read_recipe
 from depthwise.errors import DepthwiseError
 
-from .blocks import BadBlock, Span
+from .blocks import REPOSITORY, BadBlock, Span
 from .commands import Failed, parser_of
 
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 RECIPES = tuple(sorted({recipe.name for recipe in built_in()}))
 GROUPS = "|".join(sorted({name.partition("/")[0] for name in RECIPES}))
 RECIPE = re.compile(rf"(?:{GROUPS})/[\w.,*{{}}…-]+")
+PLACE = re.compile(r"(?:src|tests|docs|benchmarks)/[\w./-]+")
+"""A file or folder of the repository."""
 LEFT_OUT = re.compile(r"[A-Z…\[\]|]|\.\.\.")
 """What shows that a reader has to fill something in: CAPITALS, [brackets], dots."""
 
@@ -37,6 +39,8 @@ def check_span(span: Span) -> None:
             check_script(found[1], found[2])
         elif RECIPE.fullmatch(span.text):
             check_recipe(span.text)
+        elif PLACE.fullmatch(span.text) and not (REPOSITORY / span.text).exists():
+            raise Failed("there is no such file")
     except (DepthwiseError, Failed, ValueError) as error:
         raise BadBlock(f"{span.where}: `{span.text}`: {error}") from error
 

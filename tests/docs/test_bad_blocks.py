@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from .blocks import BadBlock, blocks_of
+from .blocks import REPOSITORY, BadBlock, blocks_of
 from .running import Runner
 
 PAGE = "docs/some.md"
+IN_ERRORS = "--- a/src/depthwise/errors.py\n+++ b/src/depthwise/errors.py\n@@\n"
 
 
 def fence(language: str, text: str) -> str:
@@ -66,6 +67,11 @@ def test_blocks_of_no_known_kind(text: str, message: str) -> None:
         ("yaml", "base: start/nothing", "neither a file nor a built-in recipe"),
         ("yaml", "a: [", "ParserError"),
         ("json", "{'a': 1}", "JSONDecodeError"),
+        ("diff", "--- a/src/x.py\n+++ b/src/x.py\n@@\n-a\n+b", r"there is no src/x\.py"),
+        ("diff", f"{IN_ERRORS}-nothing like it\n+b", r"errors\.py has these lines 0 times"),
+        ("diff", f"{IN_ERRORS}+b", r"errors\.py has these lines"),
+        ("diff", "no difference", "is no line of a difference"),
+        ("python", "# src/depthwise/new.py\nx = (", "SyntaxError"),
     ],
 )
 def test_blocks_that_do_not_work(
@@ -76,6 +82,18 @@ def test_blocks_that_do_not_work(
     with pytest.raises(BadBlock, match=message) as raised:
         runner.run(block)
     assert "docs/some.md:3: " in str(raised.value)
+
+
+def test_commands_of_a_changed_package(make_runner: Callable[[str], Runner]) -> None:
+    """They see the change, and fail as others do."""
+    runner = make_runner(PAGE)
+    version = '--- a/src/depthwise/cli/info.py\n+++ b/src/depthwise/cli/info.py\n@@\n+raise ValueError("changed")\n'
+    first = (REPOSITORY / "src" / "depthwise" / "cli" / "info.py").read_text(encoding="utf-8").splitlines()[0]
+    for block in blocks_of(PAGE, fence("diff", f"{version} {first}")):
+        runner.run(block)
+    for text, message in (("make test", "only depthwise is run from a changed package"), ("depthwise info", "ValueError: changed")):
+        with pytest.raises(BadBlock, match=message):
+            runner.run(*blocks_of(PAGE, fence("sh", text)))
 
 
 def test_output_that_is_not_printed(make_runner: Callable[[str], Runner]) -> None:

@@ -30,6 +30,7 @@ def test_what_a_page_names_exists(page: str) -> None:
         ("translation/multi30k-nothing", "there is no such recipe"),
         ("classification/faster-{trec,nothing}-mi", "there is no such recipe"),
         ("translation/nothing-*", "there is no such recipe"),
+        ("src/depthwise/nothing.py", "there is no such file"),
     ],
 )
 def test_what_does_not_exist(text: str, message: str) -> None:
