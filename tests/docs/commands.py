@@ -1,8 +1,8 @@
 """What becomes of a command of a page.
 
 ``depthwise`` is run for real on tiny runs and texts; its trainings are read as they stand, their model is built at full
-size on the meta device, and they are trained in miniature if the page then uses the run. Benchmarks and the demo, which take minutes, are read by
-their own command lines. Whatever else a page asks for (``make``, ``pip``) has to exist.
+size on the meta device, and they are trained in miniature if the page then uses the run. Benchmarks and the demo, which
+take minutes, are read by their own command lines. Whatever else a page asks for (``make``, ``pip``) has to exist.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import runpy
 import sys
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +38,11 @@ class Failed(AssertionError):
     """A command that does not do what its page says."""
 
 
-def carry_out(call: Call, world: World) -> str:
+def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
     """Run or read a command in the world's folder, which is the current one; what it printed."""
     match call.program, *call.arguments:
         case "depthwise", *arguments:
-            return depthwise(arguments, call.stdin, world)
+            return depthwise(arguments, call.stdin, world, only_read=only_read)
         case "python", "-m", "depthwise", *arguments:
             return depthwise(arguments, call.stdin, world)
         case "python", script, *arguments if script.startswith("benchmarks/"):
@@ -63,7 +62,7 @@ def carry_out(call: Call, world: World) -> str:
     return ""
 
 
-def depthwise(arguments: Sequence[str], stdin: bytes, world: World) -> str:
+def depthwise(arguments: Sequence[str], stdin: bytes, world: World, *, only_read: bool = False) -> str:
     context = read(arguments)
     command = context.command.name
     if command == "train":
@@ -72,7 +71,7 @@ def depthwise(arguments: Sequence[str], stdin: bytes, world: World) -> str:
         build(recipe)
         world.train(recipe, given["out"], " ".join(("depthwise", *arguments)))
         return ""
-    if command in ONLY_READ:
+    if only_read or command in ONLY_READ:
         return ""
     if command in ("hf", "fairseq"):
         (write_encoder if command == "hf" else write_fairseq)(context.params["source"])
@@ -105,7 +104,8 @@ def named_runs(arguments: Sequence[str], world: World) -> list[str]:
     command, *rest = arguments
     read_from, written = [], {"--out", "-o", "--plot", "--predictions"}
     for before, argument in zip([command, *rest], rest, strict=False):
-        if before not in written and (argument in world.runs or argument in world.promised or argument.startswith("runs/")):
+        is_run = argument.startswith("runs/") or argument in {*world.runs, *world.promised}
+        if is_run and before not in written:
             read_from.append(argument)
     return read_from[:1] if command == "prune" else read_from
 

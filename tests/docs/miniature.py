@@ -7,7 +7,7 @@ from typing import Any
 from depthwise.config import PRETRAINED, Recipe, as_dict, model_options, parse_recipe, with_vocabulary
 from depthwise.config import recipe_dict as options_of
 
-MOST_LAYERS = 4
+MOST_LAYERS = 3
 KEPT = ("exits", "policy", "latent", "structure", "word_depths", "pooling", "classifier_dropout", PRETRAINED)
 """Options of a model from another run that mean the same for a small one."""
 UPDATES = 2
@@ -51,11 +51,12 @@ def small_model(given: Mapping[str, Any]) -> dict[str, Any]:
     if "size" in given:
         return {**given, "size": "tiny"}
     model = with_vocabulary(model_options(given), 100, 100)
-    most = MOST_LAYERS if model.structure is None else MOST_LAYERS + 2
+    most = MOST_LAYERS if model.structure is None else 2 * MOST_LAYERS
+    has_plain_source = model.decoder is not None and (model.latent is None or "encoder" not in model.latent.sides)
     sides = {
         side: replace(
             stack,
-            num_layers=min(stack.num_layers, most),
+            num_layers=1 if side == "encoder" and has_plain_source else min(stack.num_layers, most),
             kernel_sizes=None if stack.kernel_sizes is None else (3,),
             shared_layers=None,
             groups=None if stack.groups is None else 2,
@@ -68,5 +69,6 @@ def small_model(given: Mapping[str, Any]) -> dict[str, Any]:
     if exits is not None and exits.depths is not None:
         exits = replace(exits, depths=tuple(depth for depth in exits.depths if depth <= most) or None)
     structure = model.structure and replace(model.structure, num_static=1, hidden_width=None)
-    options = as_dict(replace(model, width=16, embedding_width=None, adaptive=None, exits=exits, structure=structure, **sides))
+    narrow: dict[str, Any] = {"width": 16, "embedding_width": None, "adaptive": None, **sides}
+    options = as_dict(replace(model, exits=exits, structure=structure, **narrow))
     return {name: value for name, value in options.items() if name not in ("vocab_size", "source_vocab_size")}

@@ -92,4 +92,4 @@ def changes_of(block: Block) -> Iterator[Change]:
         elif line[0] in " +-" and path:
             lines.append(line)
         else:
-            raise BadBlock(f"{block.where}: {line!r} is no line of a difference; write --- a/FILE, +++ b/FILE and @@ first")
+            raise BadBlock(f"{block.where}: {line!r} is no line of a difference; begin with --- a/FILE, +++ b/FILE, @@")

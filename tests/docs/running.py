@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from .commands import Failed, carry_out
 from .patched import NEW_FILE, PatchedPackage
 from .shell import calls_of
 from .world import World
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+ALIKE = 2
+"""How often a command of a loop is carried out; if it comes again with other numbers, it is read alone."""
 
 
 class Runner:
@@ -76,9 +82,12 @@ class Runner:
         if self.patched is not None:
             self.patched.run(calls, self.world.folder)
             return
+        seen: Counter[str] = Counter()
         for call in calls:
+            shape = NUMBER.sub("0", str(call))
+            seen[shape] += 1
             try:
-                carry_out(call, self.world)
+                carry_out(call, self.world, only_read=seen[shape] > ALIKE)
             except Exception as error:
                 raise BadBlock(f"{block.where}: {call}\n{type(error).__name__}: {error}") from error
 

@@ -25,13 +25,17 @@ from .miniature import miniature
 SPLITS = ("train", "valid", "test")
 LABELLED = ["good\ta great film", "bad\ta terrible film", "good\tgreat, the end", "bad\tthe end was terrible"]
 SCORED = ["0.5\ta great film", "1.5\ta terrible film", "-2\tgreat, the end", "3\tthe end"]
-PAIRS = [("good morning", "guten Morgen"), ("a great film", "ein toller Film"), ("the end", "das Ende"), ("a film", "ein Film")]
+PAIRS = [
+    *(("good morning", "guten Morgen"), ("a great film", "ein toller Film")),
+    *(("the end", "das Ende"), ("a film", "ein Film")),
+]
 TAGGED = "EU B-ORG\nrejects O\nGerman B-MISC\ncalls O\n\nPeter B-PER\nBlackburn I-PER\n\nBrussels B-LOC\n"
 RUNNING = "a great film\nthe end was terrible\n\ngreat , the end\na terrible film\n"
 TIMES = {"train": 3, "valid": 1, "test": 1}
 """How often each split repeats its texts."""
 TRANSLATE = "data.train=train data.valid=valid data.test=test data.source=en data.target=de"
 CLASSIFY = "data.train=train.tsv data.valid=valid.tsv data.test=test.tsv"
+TAG = "data.train=tagged.txt data.valid=tagged.txt data.test=tagged.txt"
 RECIPE = "base: translation/multi30k\ndata: {train: train, valid: valid, test: test, source: en, target: de}\n"
 LEAVING = f"start/translate {TRANSLATE} model.exits={{}}"
 CLASSIFIER = f"start/classify {CLASSIFY} model.exits={{}}"
@@ -46,10 +50,10 @@ RUNS: dict[str, dict[str, str]] = {
         "runs/seed2": f"{LEAVING} seed=2",
         "runs/other": f"start/translate {TRANSLATE} model.exits.depths=[1]",
         "runs/classifier": CLASSIFIER,
-        "runs/tagger": "start/tag data.train=tagged.txt data.valid=tagged.txt data.test=tagged.txt model.size=tiny model.exits={}",
+        "runs/tagger": f"start/tag {TAG} model.size=tiny model.exits={{}}",
     },
     "docs/depth.md": {"runs/mine": f"{LEAVING} model.policy.kind=poisson_binomial"},
-    "docs/calibration.md": {"runs/mine": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=4"},
+    "docs/calibration.md": {"runs/mine": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3"},
     "docs/structure.md": {
         "runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed"
     },
@@ -93,10 +97,10 @@ class World:
     def _make(self, small: Recipe, command: str, out: Path) -> None:
         """Train in miniature, or take what was trained in the same way before."""
         text = recipe_yaml(small)
-        kept = next((path for path in self.store.glob("*/asked.yaml") if path.read_text(encoding="utf-8") == text), None)
-        if kept is not None:
-            shutil.copytree(kept.parent / "run", out)
-            return
+        for kept in self.store.glob("*/asked.yaml"):
+            if kept.read_text(encoding="utf-8") == text:
+                shutil.copytree(kept.parent / "run", out)
+                return
         train(small, out, command)
         if PRETRAINED not in small.model and not (small.model.get("word_depths") or {}).get("run"):
             place = self.store / str(len(list(self.store.iterdir())))
@@ -172,7 +176,7 @@ def write_files(folder: Path) -> None:
         write(f"{split}.json", questions())
     for pair in ("en-de", "en-fr", "en-nl"):
         write_pair(folder / "corpus", pair)
-    write("large.tsv", "\n".join(LABELLED * 40) + "\n")
+    write("large.tsv", "\n".join(LABELLED * 38) + "\n")
     write("other.tsv", "good morning\tguten Morgen\n")
     write("tagged.txt", TAGGED)
     write("running.txt", RUNNING)
@@ -193,11 +197,13 @@ def write_pair(folder: Path, pair: str) -> None:
 def questions() -> str:
     """Two questions in the JSON of SQuAD, one of which has no answer."""
     context = "The end of a great film was terrible."
+    answer = {"text": "The end", "answer_start": 0}
     asked = [
-        {"id": "1", "question": "What was terrible?", "answers": [{"text": "The end", "answer_start": 0}], "is_impossible": False},
+        {"id": "1", "question": "What was terrible?", "answers": [answer], "is_impossible": False},
         {"id": "2", "question": "Who was there?", "answers": [], "is_impossible": True},
     ]
-    return json.dumps({"version": "v2.0", "data": [{"title": "Films", "paragraphs": [{"context": context, "qas": asked}]}]})
+    paragraphs = [{"context": context, "qas": asked}]
+    return json.dumps({"version": "v2.0", "data": [{"title": "Films", "paragraphs": paragraphs}]})
 
 
 def write_encoder(folder: Path) -> None:
@@ -205,8 +211,8 @@ def write_encoder(folder: Path) -> None:
     words = sorted({word for line in LABELLED for word in line.partition("\t")[2].replace(",", "").split()})
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?", *letters, *(f"##{letter}" for letter in letters), *words]
-    vocabulary = list(dict.fromkeys(vocabulary))
+    pieces = [*".,?", *letters, *(f"##{letter}" for letter in letters), *words]
+    vocabulary = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]))
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary), encoding="utf-8")
     BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
