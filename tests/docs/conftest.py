@@ -1,8 +1,9 @@
 """A store of tiny runs that pages share, and a runner for the blocks of a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 from .running import Runner
@@ -16,7 +17,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_runner(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Runner]:
+def _unchecked_shapes() -> Iterator[None]:
+    """Whole commands are run here, a third of whose time would go into what other tests check."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def make_runner(
+    _unchecked_shapes: None, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Runner]:
     """A runner for a page, in whose folder the test is from then on."""
 
     def make(page: str) -> Runner:
