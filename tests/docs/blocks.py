@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LANGUAGES = ("python", "sh", "yaml", "json", "diff", "text")
 """What a block may be. Python, shell and data are run or read, differences are applied to a copy of the package; text
 is shown: equations, trees, output."""
-PROGRAMS = ("depthwise", "python", "pip", "make", "torchrun")
+PROGRAMS = ("depthwise", "python", "pip", "make", "torchrun", "curl")
 """What may be called in a shell, besides what comes with it."""
 
 

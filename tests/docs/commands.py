@@ -8,11 +8,13 @@ take minutes, are read by their own command lines. Whatever else a page asks for
 import argparse
 import contextlib
 import io
+import json
 import re
 import runpy
 import sys
 import tomllib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -30,8 +32,8 @@ from .blocks import REPOSITORY
 from .shell import Call
 from .world import World, write_encoder, write_fairseq
 
-ONLY_READ = ("demo",)
-"""Commands that take a minute or more, and whose own tests run them."""
+ONLY_READ = ("demo", "serve")
+"""Commands that take a minute or more, or never end, and whose own tests run them."""
 
 
 class Failed(AssertionError):
@@ -57,6 +59,8 @@ def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
                 check_target(target)
         case "pip", "install", *wanted:
             check_installed(wanted)
+        case "curl", *arguments:
+            check_request(arguments)
         case _:
             raise Failed(f"{call}: nobody knows how to check that")
     return ""
@@ -166,6 +170,16 @@ def parser_of(script: str, arguments: Sequence[str], *, reads: bool = True) -> a
 
 def read_by_script(script: str, arguments: Sequence[str]) -> None:
     parser_of(script, arguments)
+
+
+def check_request(arguments: Sequence[str]) -> None:
+    """A request goes to a server on this machine, and what it sends is JSON."""
+    addresses = [argument for argument in arguments if re.match(r"(?:https?://)?[\w.]+:\d+(?:/|$)", argument)]
+    if not addresses or not all(re.match(r"(?:http://)?(?:localhost|127\.0\.0\.1):", each) for each in addresses):
+        raise Failed(f"curl {' '.join(arguments)}: ask a server at localhost:PORT")
+    for before, argument in pairwise(arguments):
+        if before in ("-d", "--data", "--json"):
+            json.loads(argument)
 
 
 def check_target(target: str) -> None:

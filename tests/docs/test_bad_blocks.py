@@ -65,6 +65,8 @@ def test_blocks_of_no_known_kind(text: str, message: str) -> None:
         ("sh", "make dem", "the Makefile has no such target"),
         ("sh", "pip install 'depthwise[everything]'", "this package has no such extra"),
         ("sh", "pip install -c constraint.txt .", "there is no such file"),
+        ("sh", "curl https://example.org:80/", "ask a server at localhost:PORT"),
+        ("sh", "curl localhost:8000/predict -d '{text: 1}'", "JSONDecodeError"),
         ("sh", "wget example.org", "wget: (command|No such)"),
         ("sh", "depthwise info 'iwslt", "unexpected EOF"),
         ("yaml", "task: translation\ntraning: {}", "traning +unknown option"),
