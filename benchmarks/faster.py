@@ -7,6 +7,8 @@
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
     python benchmarks/faster.py depths --sets trec,mr
     python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
+    python benchmarks/faster.py amortised runs/faster-trec-reconstruction-1 runs/faster-trec-reconstruction_table-1 \\
+        runs/faster-trec-reconstruction_predictor-1
     python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
     python benchmarks/faster.py tables
 
@@ -15,7 +17,9 @@ docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that b
 cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
 tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``depths``
 says how deep words of test data run by tables, before anything is trained, and ``compare`` sets the depths that two
-runs give the same words beside each other.
+runs give the same words beside each other. ``amortised`` does so for depths by reconstruction and what stands in for
+them, a table of words and a distilled predictor: how often and how far they are off, how long finding them takes, and
+what the classifier that learned with them scores.
 """
 
 import argparse
@@ -79,6 +83,7 @@ METHODS = {
     "mi": Method(),
     "reconstruction": Method(_estimator("reconstruction"), masks=True),
     "reconstruction_table": Method(_estimator("reconstruction_table"), masks=True),
+    "reconstruction_predictor": Method(_estimator("reconstruction_predictor"), masks=True),
     "random": Method(_estimator("random")),
     "frequency": Method(_estimator("frequency")),
     "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
@@ -263,6 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     both = commands.add_parser("compare")
     both.add_argument("runs", nargs=2)
     both.add_argument("--most", type=int, default=500, help="texts that are compared")
+    instead = commands.add_parser("amortised")
+    instead.add_argument("exact", help="a run whose depths are found by masking each word")
+    instead.add_argument("runs", nargs="+", help="runs of the same data whose depths stand in for these")
+    instead.add_argument("--most", type=int, default=500, help="test texts that are compared")
     before = commands.add_parser("depths")
     before.add_argument("--sets", default="trec,mr")
     before.add_argument("--estimators", default="mutual_information,random,frequency")
@@ -287,6 +296,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import faster_depths
 
         print(*faster_depths.compared(*options.runs, options.most), sep="\n")
+        return 0
+    if options.command == "amortised":
+        import faster_depths
+
+        print(*faster_depths.amortised(options.exact, options.runs, options.most), sep="\n")
         return 0
     if options.command == "speed":
         speed(options.runs, [int(number) for number in options.rows.split(",")], options.most, options.device)

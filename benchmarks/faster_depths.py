@@ -1,9 +1,11 @@
 """Depths of words before anything is trained, and of two runs on the same words.
 
 ``faster.py depths`` prints the first, ``faster.py compare`` the second: mutual information against reconstruction, say.
+``faster.py amortised`` sets what stands in for reconstruction beside it.
 """
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from depthwise.config import read_recipe
-from depthwise.evaluation import open_run
+from depthwise.evaluation import open_run, read_evaluation
 from depthwise.evaluation.evaluating import read_examples
 from depthwise.tasks import open_task
 
@@ -39,6 +41,45 @@ def compared(first: str, second: str, most: int) -> Iterator[str]:
     for number in range(min(SHOWN, len(texts))):
         pairs = zip(words[0][number], words[1][number], strict=True)
         yield " ".join(f"{word}:{one}/{other}" for (word, one), (_, other) in pairs)
+
+
+def amortised(exact: str, others: Sequence[str], most: int) -> Iterator[str]:
+    """Depths of test words by other runs beside exact ones, what finding them takes, and what each run scores.
+
+    Texts come one by one, and nothing is taken from a cache, so that each is timed as if it were never seen. The last
+    row is that of the depth that most words have, for all of them.
+    """
+    yield "| run | depths by | score | mean depth | agreement (%) | mean absolute error | finding them (ms per text) |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    texts: list[Any] = []
+    wanted = np.empty(0)
+    for name in (exact, *others):
+        with tempfile.TemporaryDirectory() as cache:
+            task: Any = open_run(name, [f"data.cache={cache}"])
+            if not texts:
+                texts = [task.inputs_of(example) for example in read_examples(task, "test")[:most]]
+            task.words_with_depths(texts[0])  # what is loaded once is not timed
+            started = time.perf_counter()
+            pairs = [pair for text in texts for pair in task.words_with_depths(text)]
+            milliseconds = 1000 * (time.perf_counter() - started) / len(texts)
+        depths = np.array([depth for _, depth in pairs])
+        wanted = depths if name == exact else wanted
+        cells = (task.word_options.estimator, _score(Path(name)), *_beside(depths, wanted), f"{milliseconds:.2f}")
+        yield f"| {name} | {' | '.join(cells)} |"
+    commonest = np.full_like(wanted, np.bincount(wanted).argmax())
+    yield f"| – | one for all | – | {' | '.join(_beside(commonest, wanted))} | 0.00 |"
+
+
+def _beside(depths: np.ndarray, wanted: np.ndarray) -> tuple[str, str, str]:
+    """Mean depth, agreement and mean absolute error."""
+    return f"{depths.mean():.2f}", f"{100 * (depths == wanted).mean():.1f}", f"{np.abs(depths - wanted).mean():.3f}"
+
+
+def _score(folder: Path) -> str:
+    """That of the test data, where the run was evaluated on it."""
+    path = folder / "results" / "test.json"
+    value = read_evaluation(path).value if path.exists() else None
+    return "–" if value is None else f"{value:.2f}"
 
 
 def tabled(recipes: Sequence[str], estimators: Sequence[str], most: int, changes: Sequence[str]) -> Iterator[str]:

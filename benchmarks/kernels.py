@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --json kernels.json --check
+    python benchmarks/kernels.py --parts targets --one-thread
 
 Everything is bfloat16, width 1024, 16 heads, 16,384 tokens. "Kernel" times come from a CUDA graph that walks through
 several sets of inputs, more than the cache holds, so they hold neither the time Python takes nor numbers that were
@@ -9,6 +10,9 @@ still in the cache. "Single" times are those of plain calls, each behind a clear
 ``triton.testing.do_bench``: Python prepares a call while the GPU clears. "Eager" times are those of plain calls in a
 loop over the same sets. The floor is the bytes that must move (every input read once, every output written once) at the
 speed of a plain copy, measured first. Attention is torch's scaled dot-product attention, causal, with as many heads.
+
+With ``--one-thread`` backward passes of all contenders run on the thread that asks for them, in place of the one that
+torch keeps for every GPU: plain calls then do not wait for one thread to wake the other.
 """
 
 import argparse
@@ -37,6 +41,7 @@ LENGTHS = [64, 256, 1024, 4096, 16384]
 CACHE_BYTES = 400 * 2**20
 """Bytes of inputs that are walked through: several times what a cache of today holds."""
 REPEATS = 15
+PARTS = ("targets", "operators", "layers")
 
 
 @dataclass(frozen=True)
@@ -319,26 +324,37 @@ def print_duels(console: Console, title: str, found: list[Duel]) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 unless every target and duel is met")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--one-thread", action="store_true", help="run backward passes on the calling thread")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 unless all that was measured is met"
+    )
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("torch sees no GPU here")
     torch.manual_seed(0)
+    torch.autograd.set_multithreading_enabled(not options.one_thread)
     console = Console(width=160)
     speed = copy_speed()
     console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {speed / 1e9:.2f} TB/s")
-    precision = dict(errors())
-    for name, error in precision.items():
-        console.print(f"relative error {error:.1e}  {name}")
-    measured = [measure(target, speed) for target in TARGETS]
-    print_targets(console, measured)
-    operators, layers = list(duels()), list(layer_duels())
-    print_duels(console, f"Dynamic convolution against causal attention, B x T = {TOKENS}", operators)
-    print_duels(console, f"Encoder modules, projections included, B x T = {TOKENS}", layers)
+    precision, measured, operators, layers = {}, [], [], []
+    if "targets" in options.parts:
+        precision = dict(errors())
+        for name, error in precision.items():
+            console.print(f"relative error {error:.1e}  {name}")
+        measured = [measure(target, speed) for target in TARGETS]
+        print_targets(console, measured)
+    if "operators" in options.parts:
+        operators = list(duels())
+        print_duels(console, f"Dynamic convolution against causal attention, B x T = {TOKENS}", operators)
+    if "layers" in options.parts:
+        layers = list(layer_duels())
+        print_duels(console, f"Encoder modules, projections included, B x T = {TOKENS}", layers)
     if options.json is not None:
         result = {
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
+            "one_thread": options.one_thread,
             "copy_bytes_per_second": speed * 1000,
             "errors": precision,
             "targets": [asdict(each) for each in measured],

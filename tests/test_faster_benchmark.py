@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from depthwise.config import read_recipe
+from depthwise.evaluation import evaluate_run, load_run
 
-from .evaluation.test_word_depths import LAYERS, word_run
+from .evaluation.test_word_depths import LAYERS, masked_word_run, word_run
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -109,6 +110,32 @@ def test_two_runs_on_the_same_words(faster: Any, tmp_path: Path, capsys: pytest.
     assert sum(map(sum, cells)) == int(lines[0].split()[0])
     assert faster.main(["compare", folders[0], folders[0]]) == 0
     assert "rank correlation 1.000" in capsys.readouterr().out
+
+
+def test_what_stands_in_for_exact_depths(faster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ("reconstruction", "reconstruction_table", "reconstruction_predictor")
+    folders = [masked_word_run(tmp_path, kind) for kind in kinds]
+    score = evaluate_run(load_run(folders[1], device="cpu"), "test").value
+    capsys.readouterr()
+    assert faster.main(["amortised", *map(str, folders), "--most", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    *rows, constant = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
+    assert [row[:2] for row in rows] == [[str(folder), kind] for folder, kind in zip(folders, kinds, strict=True)]
+    assert [row[2] for row in rows] == ["–", f"{score:.2f}", "–"]
+    assert rows[0][4:6] == ["100.0", "0.000"]
+    tasks = [load_run(folder, device="cpu").task for folder in folders]
+    texts = ("a b", "b c c", "a a c", "c")
+    exact, table, predictor = (
+        [depth for text in texts for _, depth in task.words_with_depths([text])]  # type: ignore[attr-defined]
+        for task in tasks
+    )
+    most = [max(set(exact), key=lambda depth: (exact.count(depth), -depth))] * len(exact)
+    for row, depths in ((rows[1], table), (rows[2], predictor), (constant, most)):
+        same = [one == other for one, other in zip(depths, exact, strict=True)]
+        off = [abs(one - other) for one, other in zip(depths, exact, strict=True)]
+        assert float(row[4]) == pytest.approx(100 * sum(same) / len(same), abs=0.05)
+        assert float(row[5]) == pytest.approx(sum(off) / len(off), abs=0.0005)
+        assert row is constant or float(row[6]) > 0
 
 
 def test_speed_by_both_executors(

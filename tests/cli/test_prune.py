@@ -1,4 +1,4 @@
-"""``depthwise prune``: a smaller run that says what the larger one says with hard gates."""
+"""``depthwise prune``: a smaller run that says what the larger one says with hard gates, or with masked heads."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,9 @@ import torch
 
 from depthwise.config import load_recipe, parse_recipe, recipe_yaml
 from depthwise.evaluation import load_run, predict_all
+from depthwise.evaluation.head_importance import head_importance
 from depthwise.evaluation.results import read_evaluation
+from depthwise.models.head_pruning import attention_of, heads_to_keep, without_heads
 from depthwise.tasks import open_task
 
 from ..tasks.conftest import multilingual_options
@@ -140,3 +142,96 @@ def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_pa
     code, _, errors = depthwise("predict", latent_run, tmp_path / "texts", "--to", "zz", "--device", "cpu")
     assert code == 1
     assert "the model writes xx, yy, not zz" in errors
+
+
+# Heads
+
+
+def heads_of(folder: Path) -> list[int]:
+    return [each.num_heads for each in attention_of(load_run(folder, device="cpu").model)]
+
+
+def test_heads_of_an_encoder(make_run: Any, depthwise: Depthwise, tmp_path: Path) -> None:
+    """What is written says what the run says with the same heads masked."""
+    run, smaller = make_run("classes"), tmp_path / "smaller"
+    assert heads_of(run) == [2, 2]
+    code, output, errors = depthwise("prune", run, smaller, "--heads", 0.25, "--device", "cpu")
+    assert code == 0, errors
+    assert f"{smaller}: 3 of 4 heads stay\n" in output
+    assert f"next: depthwise evaluate {smaller}" in output
+    loaded = load_run(run, device="cpu")
+    importance = head_importance(loaded.task, loaded.model, 1000)
+    kept = heads_to_keep(importance, 0.25)
+    assert heads_of(smaller) == [len(heads) for heads in kept]
+    for layer, heads in enumerate(kept):
+        assert f"  layer {layer} keeps {len(heads)} of 2: {', '.join(map(str, heads))}\n" in output
+    expected = without_heads(loaded.model, kept).state_dict()
+    found = load_run(smaller, device="cpu").model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert depthwise("evaluate", smaller, "--device", "cpu")[0] == 0
+    recipe = load_recipe(smaller / "recipe.yaml")
+    assert recipe.model["encoder"]["kept_heads"] == heads_of(smaller)
+    again = depthwise("prune", smaller, tmp_path / "again", "--heads", 0.34, "--device", "cpu")
+    assert again[0] == 0, again[2]
+    assert heads_of(tmp_path / "again") == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["translation", "structured tags", "masked text", "leaving numbers"])
+def test_heads_of_every_kind_of_run(make_run: Any, depthwise: Depthwise, tmp_path: Path, kind: str) -> None:
+    arguments = ["--heads", 0.5, "--examples", 2, "--measure", "--device", "cpu"]
+    run, smaller = make_run(kind), tmp_path / "smaller"
+    code, output, errors = depthwise("prune", run, smaller, *arguments)
+    assert code == 0, errors
+    total = sum(heads_of(run))
+    assert sum(heads_of(smaller)) == total // 2
+    rows = [line.split("│")[1:-1] for line in output.splitlines() if line.startswith("│")]
+    cells = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert cells["encoder heads"] == [str(total), str(total // 2)]
+    before, after = (int(cell.replace(",", "")) for cell in cells["parameters"])
+    assert before > after
+    evaluations = [read_evaluation(folder / "results" / "test.json") for folder in (run, smaller)]
+    assert cells[evaluations[0].metric] == [f"{found.value:.2f}" for found in evaluations]
+    assert all(found.flops is not None for found in evaluations)
+    assert evaluations[0].flops > evaluations[1].flops  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "message"),
+    [
+        ("classes", 1.5, "1.5 is no share of heads to prune; give one above 0 and below 1"),
+        ("classes", 0.1, "a share of 0.1 of 4 heads is less than one; give at least 0.25"),
+        ("classes", 0.75, "without 3 of 4 heads nothing would be left in some of the 2 blocks; give at most 0.5"),
+        ("text", 0.5, "this model has no encoder, and heads of decoders are not pruned"),
+    ],
+)
+def test_heads_that_cannot_be_pruned(
+    make_run: Any, depthwise: Depthwise, tmp_path: Path, kind: str, share: float, message: str
+) -> None:
+    code, _, errors = depthwise("prune", make_run(kind), tmp_path / "none", "--heads", share, "--device", "cpu")
+    assert (code, message in errors) == (1, True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_heads_and_layers_apart(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "none", "--heads", 0.5, "--keep", 1)
+    assert code == 2
+    assert "is about layers, not about heads" in errors
+
+
+def test_heads_of_a_latent_run(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    """Gates and what the recipe says of them stay."""
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "heads", "--heads", 0.5, "--device", "cpu")
+    assert code == 0, errors
+    assert load_recipe(tmp_path / "heads" / "recipe.yaml").evaluation.gates == "hard"
+    assert depthwise("prune", tmp_path / "heads", tmp_path / "both", "--keep", 2)[0] == 0
+    found = load_run(tmp_path / "both", device="cpu").model.config
+    assert found.decoder["num_layers"] == 2
+    assert found.encoder["kept_heads"] == load_run(tmp_path / "heads", device="cpu").model.config.encoder["kept_heads"]
+
+
+def test_a_destination_is_looked_at_before_heads_are(make_run: Any, depthwise: Depthwise, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    code, _, errors = depthwise("prune", make_run("classes"), tmp_path / "full", "--heads", 0.25, "--device", "cpu")
+    assert (code, "is not empty" in errors) == (1, True)

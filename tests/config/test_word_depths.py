@@ -39,6 +39,8 @@ def test_defaults_and_back() -> None:
         ("range_quantile", 0),
         ("penalty", -0.1),
         ("copies", 0),
+        ("predictor_width", 0),
+        ("predictor_epochs", 0),
         ("matched", "letters"),
     ],
 )
@@ -46,6 +48,8 @@ def test_values_by_themselves(option: str, value: object) -> None:
     estimator: dict[str, Any] = {"estimator": "random"} if option in ("seed", "matched") else {}
     if option in ("penalty", "copies"):
         estimator = {"estimator": "reconstruction", "run": "masked"}
+    if option.startswith("predictor"):
+        estimator = {"estimator": "reconstruction_predictor", "run": "masked"}
     assert f"word_depths.{option}" in problems(word_depths={**estimator, option: value})
 
 
@@ -63,6 +67,9 @@ def test_values_by_themselves(option: str, value: object) -> None:
         ({"bins": "quantile", "range_quantile": 0.1}, "range_quantile"),
         ({"estimator": "reconstruction"}, "run"),
         ({"estimator": "reconstruction_table"}, "run"),
+        ({"estimator": "reconstruction_predictor"}, "run"),
+        ({"estimator": "reconstruction_table", "run": "masked", "predictor_width": 8}, "predictor_width"),
+        ({"predictor_epochs": 3}, "predictor_epochs"),
         ({"run": "masked"}, "run"),
         ({"penalty": 0.2}, "penalty"),
         ({"copies": 4}, "copies"),

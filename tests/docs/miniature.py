@@ -36,8 +36,6 @@ def miniature(recipe: Recipe, data: Mapping[str, Any], cache: str) -> Recipe:
         options["tokenizer"]["vocab_size"] = 200
     options["generation"] |= {"num_beams": min(2, recipe.generation.num_beams), "max_factor": 1.0, "max_extra": 2}
     options["model"] = small_model(recipe.model)
-    if recipe.task == "masked_language_modeling" and options["model"].get("exits") is not None:
-        options["training"]["log_every"] = UPDATES + 1  # its log lacks what accuracy is made of
     latent = options["training"]["latent"]
     if latent is not None and latent["target_depth"] is not None:
         latent["target_depth"] = [min(depth, 2) for depth in latent["target_depth"]]

@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from depthwise.config import parse_recipe
 from depthwise.errors import DepthwiseError
 
 from .blocks import BadBlock, Block
@@ -20,6 +19,8 @@ from .shell import calls_of
 from .world import World
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NAMED = re.compile(r"# ([\w-]+\.yaml)\n")
+"""The first line of a recipe that commands of the page then use."""
 ALIKE = 2
 """How often a command of a loop is carried out; if it comes again with other numbers, it is read alone."""
 
@@ -96,10 +97,9 @@ class Runner:
         if self._is_file(block):
             return
         read = yaml.safe_load(block.text)
-        if isinstance(read, dict) and "task" in read:
-            parse_recipe(read, source=block.where)
-        elif isinstance(read, dict) and "base" in read:
-            path = self.scratch / "recipe.yaml"
+        if isinstance(read, dict) and {"task", "base"} & set(read):
+            named = NAMED.match(block.text)
+            path = self.scratch / "recipe.yaml" if named is None else self.world.folder / named[1]
             path.write_text(block.text, encoding="utf-8")
             self.world.recipe(str(path), [])
 

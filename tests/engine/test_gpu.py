@@ -24,7 +24,10 @@ from depthwise.models.masked import run_masked
 from .test_encoder import POLICIES, policy_of, said
 from .test_fills import Told
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
 
 DEVICE = torch.device("cuda")
 PADDING, LAYERS, STEPS, WIDTH = 1, 4, 9, 8

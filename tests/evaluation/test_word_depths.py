@@ -105,21 +105,9 @@ def test_histogram(folder: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_depths_by_reconstruction(tmp_path: Path) -> None:
-    masked = masked_run(tmp_path / "masked", "a b c\nc b\n" * 4)
-    file = tmp_path / "labelled.tsv"
-    file.write_text("".join(f"{label}\t{text}\n" for label, text in LABELLED))
-    recipe = {
-        "task": "text_classification",
-        "data": {"cache": str(tmp_path / "cache"), **dict.fromkeys(("train", "valid", "test"), str(file))},
-        "tokenizer": {"path": str(masked)},
-        "model": {
-            "width": 16,
-            "encoder": {**STACK, "num_layers": LAYERS},
-            "word_depths": {"estimator": "reconstruction", "run": str(masked)},
-        },
-    }
-    folder = build_run(tmp_path / "run", recipe, seed=1)
+@pytest.mark.parametrize("estimator", ["reconstruction", "reconstruction_predictor"])
+def test_depths_by_reconstruction(tmp_path: Path, estimator: str) -> None:
+    folder = masked_word_run(tmp_path, estimator)
     run = load_run(folder, device="cpu")
     assert words_decide(run.task)
     found = evaluate_run(run, "test")
@@ -131,3 +119,23 @@ def test_depths_by_reconstruction(tmp_path: Path) -> None:
     assert reply.text.endswith("\t" + " ".join(f"{word}:{depth}" for word, depth in words))
     with pytest.raises(InputError, match="has its depth from where it stands, not from a table"):
         table_of(run.task, folder)
+
+
+def masked_word_run(tmp_path: Path, estimator: str) -> Path:
+    """A run of classes whose words have depths by a masked language model, both with random weights."""
+    masked = tmp_path / "masked"
+    if not masked.exists():
+        masked_run(masked, "a b c\nc b\n" * 4)
+    file = tmp_path / "labelled.tsv"
+    file.write_text("".join(f"{label}\t{text}\n" for label, text in LABELLED))
+    recipe = {
+        "task": "text_classification",
+        "data": {"cache": str(tmp_path / "cache"), **dict.fromkeys(("train", "valid", "test"), str(file))},
+        "tokenizer": {"path": str(masked)},
+        "model": {
+            "width": 16,
+            "encoder": {**STACK, "num_layers": LAYERS},
+            "word_depths": {"estimator": estimator, "run": str(masked)},
+        },
+    }
+    return build_run(tmp_path / estimator, recipe, seed=1)

@@ -15,6 +15,7 @@ from depthwise.kernels.plan import Plan
 from depthwise.kernels.residual_norm import (
     IMPLEMENTATIONS,
     WIDEST,
+    normalized_sum,
     plan_backward,
     plan_finish,
     plan_forward,
@@ -347,3 +348,16 @@ def test_gradients_of_parameters_alone() -> None:
     y = residual_norm(x, branch, weight.requires_grad_(), bias, epsilon=EPSILON, backend="triton")
     exact = residual_norm(x, branch, weight, bias, epsilon=EPSILON, backend="reference")
     torch.testing.assert_close(*(torch.autograd.grad(each.sum(), weight)[0] for each in (y, exact)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sums_that_nobody_learns_from(dtype: torch.dtype) -> None:
+    """One kernel also where there are no gradients, with either back end."""
+    x, branch = (torch.randn(5, 24, device=DEVICE).to(dtype) for _ in range(2))
+    weight, bias = (torch.randn(24, device=DEVICE).to(dtype) for _ in range(2))
+    expected = F.layer_norm((x + branch).double(), (24,), weight.double(), bias.double(), 1e-5)
+    with torch.inference_mode():
+        for backend in ("triton", "reference"):
+            found = normalized_sum(x, branch, weight, bias, epsilon=1e-5, backend=backend)
+            assert found.dtype == dtype
+            assert (found.double() - expected).norm() <= (1e-6 if dtype == torch.float32 else 2e-3) * expected.norm()

@@ -196,7 +196,7 @@ def test_the_configuration_is_written_in_full(build: Model, saved: Any) -> None:
         **{"kernel_from": "conv_input", "norm": "pre", "final_norm": None, "activation": "relu"},
         **{"positions": "sinusoidal", "max_positions": 1024, "dropout": 0.0, "attention_dropout": 0.0},
         **{"activation_dropout": 0.0, "input_dropout": 0.0, "shared_layers": None, "norm_epsilon": 1e-05},
-        **{"connections": "residual", "layer_dropout": 0.0, "groups": None, "relative": None},
+        **{"connections": "residual", "layer_dropout": 0.0, "groups": None, "relative": None, "kept_heads": None},
         "out_gain": None,
         "ffn_init": "xavier",
     }

@@ -96,7 +96,13 @@ def evaluation(value: float, depth: float, policy: dict[str, Any] | None = None,
     }
 
 
-def depths(*sentences: dict[str, Any]) -> dict[str, Any]:
+def structured() -> dict[str, Any]:
+    """Four inputs of an encoder with one static layer and three others, at the setting and at two thresholds."""
+    sequences = [[3, 2.1, 2, 3, 2], [5, 2.6, 3, 4, 2], [8, 3.4, 3, 4, 3], [13, 3.9, 4, 4, 4]]
+    return {"num_static": 1, "num_layers": 4, "thresholds": [0.1, 0.9], "sequences": sequences}
+
+
+def depths(*sentences: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Two sentences that left at depths from 1 to 4, with what two exits would have said."""
     guesses = [[["one", 0.6], ["two", 0.9], ["(end)", 1.0]], [["one", 0.95], ["too", 0.8], ["(end)", 1.0]]]
     usual = [
@@ -135,6 +141,15 @@ def depths(*sentences: dict[str, Any]) -> dict[str, Any]:
             "all": {"bins": ["all tokens"], "counts": [[1, 1, 1, 2]]},
             "position": {"bins": ["1", "2"], "counts": [[1, 0, 0, 1], [0, 0, 1, 1]]},
         },
+        **changes,
+    }
+
+
+def structured_files(structure: Any) -> dict[str, str]:
+    """What differs in the folder of a run that says how many layers it needs."""
+    return {
+        "config.json": json.dumps({"encoder": {"num_layers": 4}, "structure": {"num_static": 1}}),
+        "results/depths.json": json.dumps(depths(setting="structure 0.5", of_output=False, structure=structure)),
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 from depthwise.report import page as html_of
 from depthwise.report import page_data, read_runs
 
-from .conftest import MakeFolder, depths, frontier, point
+from .conftest import MakeFolder, depths, frontier, point, structured, structured_files
 from .test_page import HOSTILE, hostile_run
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -290,7 +290,8 @@ def test_downloads(screen: Screen, make_folder: MakeFolder) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 def test_readable_and_named(screen: Screen, make_folder: MakeFolder, scheme: str, size: dict[str, int]) -> None:
-    page = screen.open(make_folder("a"), make_folder("b", width=9), size=size, scheme=scheme)
+    folders = make_folder("a"), make_folder("b", width=9, **structured_files(structured()))
+    page = screen.open(*folders, size=size, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     assert page.evaluate(CONTRASTS) == []
@@ -340,7 +341,7 @@ def test_an_empty_folder_says_what_is_missing(screen: Screen, tmp_path: Path) ->
     page = screen.open(tmp_path / "empty")
     assert page.locator("#missing").get_attribute("open") is not None
     assert "holds nothing of a run" in page.locator("#missing").inner_text()
-    for section in ("frontier", "settings", "tokens", "depths", "layers", "curves"):
+    for section in ("frontier", "settings", "tokens", "depths", "structure", "layers", "curves"):
         assert page.locator(f"#{section}").is_hidden()
 
 

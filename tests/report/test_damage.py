@@ -9,7 +9,7 @@ import pytest
 
 from depthwise.report import page, page_data, read_runs
 
-from .conftest import MakeFolder
+from .conftest import MakeFolder, structured, structured_files
 
 ODD: tuple[Any, ...] = (None, "x", [], {}, -1, True, [1, "a"], 1e999)
 FILES = (
@@ -31,7 +31,7 @@ def damaged(content: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_value_of_another_kind_ends_no_page(make_folder: MakeFolder, file: str) -> None:
-    folder = make_folder()
+    folder = make_folder(**structured_files(structured()))
     path = folder / file
     if file.endswith("jsonl"):
         first, *rest = path.read_text().splitlines()

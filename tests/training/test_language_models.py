@@ -91,6 +91,17 @@ def test_masks_do_not_depend_on_workers(masked: dict[str, Any], tmp_path: Path) 
     assert_same_run(tmp_path / "alone", tmp_path / "helped")
 
 
+def test_masked_words_guessed_at_every_exit(tmp_path: Path) -> None:
+    """Lines of training have no accuracy, which only validation counts; and a run goes on beyond its first line."""
+    options = options_of(tmp_path, "masked_language_modeling", "encoder", exits={"heads": "tied"})
+    options["model"]["encoder"]["num_layers"] = 2
+    train(recipe_of(options), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "nll_at_1" in line] == [4, 8, 12]
+    assert not any("accuracy" in line for line in lines)
+    assert all({"valid_accuracy", "valid_nll_at_2"} <= line.keys() for line in lines if "valid_nll" in line)
+
+
 def test_a_language_model_learns(language: dict[str, Any], tmp_path: Path) -> None:
     train(recipe_of(language, max_updates=60), tmp_path / "run")
     run = load_run(tmp_path / "run", ["evaluation.metrics=[word_perplexity,perplexity,unigram_perplexity]"])

@@ -1,4 +1,4 @@
-"""``depthwise prune``: a run without the layers that its model has learned to leave out."""
+"""``depthwise prune``: a run without the layers that its model has learned to leave out, or without some heads."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
     from depthwise.config import ModelConfig, Recipe
     from depthwise.evaluation.pruning import Measured
+    from depthwise.models.pretrained import DepthwisePreTrainedModel
     from depthwise.models.pruning import Kept, Probabilities
+    from depthwise.tasks import Task
 
 RECIPE = "recipe.yaml"
+NUM_EXAMPLES = 1000
 
 
 def prune(
-    run: Annotated[Path, typer.Argument(help="Folder of a run whose layers are latent.", metavar="RUN")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run; of one with latent layers, unless heads are pruned.", metavar="RUN")
+    ],
     destination: Annotated[Path, typer.Argument(help="Folder of the run to write.", metavar="DST")],
     language: Annotated[
         str | None, typer.Option(help="For this language alone, or this pair such as en-de.", metavar="LANGUAGE")
@@ -29,9 +34,23 @@ def prune(
     keep: Annotated[
         int | None, typer.Option(help="Keep so many of the likeliest layers of each gated side.", metavar="K")
     ] = None,
+    heads: Annotated[
+        float | None,
+        typer.Option(
+            help="Remove this share of the attention heads of the encoder, those that matter least, and no layers.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    examples: Annotated[
+        int, typer.Option(min=1, help="By how many training examples heads are judged.", metavar="N")
+    ] = NUM_EXAMPLES,
     force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Evaluate soft gates, hard gates and what is left, and print a table.")
+        bool,
+        typer.Option(
+            "--measure",
+            help="Evaluate the run (with soft and with hard gates) and what is left of it, and print a table.",
+        ),
     ] = False,
     split: Annotated[Split, typer.Option(help="Which part of the data to measure on.")] = Split.test,
     device: DeviceOption = Device.auto,
@@ -40,11 +59,22 @@ def prune(
 
     Layers stay whose gates are more likely open than not, or the likeliest ones. Without a language these are the
     layers that any language uses; where languages differ, the run keeps gates that tell which of them each one runs.
+    With --heads, attention heads of the encoder go instead: those to which the loss of training examples is least
+    sensitive, compared within their block first (Michel et al. 2019). Layers that share a block lose the same heads.
     With --measure both runs are evaluated, and the table says what was lost in quality and won in speed.
     """
-    from depthwise.config import recipe_yaml
+    if heads is not None:
+        if language is not None or keep is not None:
+            raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--language, --keep")
+        _prune_heads(run, destination, heads, examples, force=force, device=device.value)
+        if measure:
+            from depthwise.evaluation.pruning import measured_heads
+
+            _report_measured(_console(), measured_heads(run, destination, split.value, device.value))
+        typer.echo(f"next: depthwise evaluate {destination}")
+        return
     from depthwise.evaluation.runs import load_model, open_run, pick_device
-    from depthwise.interop.run_folder import check_destination, written_at
+    from depthwise.interop.run_folder import check_destination
     from depthwise.models.pruning import layer_probabilities, layers_to_keep, pruned
 
     quieten()
@@ -54,13 +84,8 @@ def prune(
     kept = layers_to_keep(probabilities, language, keep)
     smaller = pruned(model, kept)
     check_destination(destination, run, force=force)
-    with written_at(destination) as folder:
-        smaller.save_pretrained(folder)
-        task.save(folder)
-        if (run / RECIPE).is_file():
-            recipe = _recipe(task.recipe, smaller.config.options, language)
-            (folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
-    _report(Console(soft_wrap=True, highlight=False, markup=False), destination, probabilities, kept, language)
+    _write(task, smaller, run, destination, _recipe(task.recipe, smaller.config.options, language))
+    _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
     if measure:
         from depthwise.evaluation.pruning import measured
@@ -68,23 +93,76 @@ def prune(
         pairs = _pairs(task.recipe, language)
         changes = [] if pairs is None or language is None else [f"data.pairs=[{','.join(pairs)}]"]
         states = measured(run, destination, split.value, list(kept.layers), changes, device.value)
-        _report_measured(Console(soft_wrap=True, highlight=False, markup=False), states)
+        _report_measured(_console(), states)
     typer.echo(f"next: depthwise evaluate {destination}")
+
+
+def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, *, force: bool, device: str) -> None:
+    """Judge the heads of a run, and write it without some of them."""
+    from depthwise.evaluation.head_importance import head_importance
+    from depthwise.evaluation.runs import load_model, open_run, pick_device
+    from depthwise.interop.run_folder import check_destination
+    from depthwise.models.head_pruning import attention_of, check_share, heads_to_keep, without_heads
+
+    quieten()
+    task = open_run(run)
+    model = load_model(task, run, pick_device(device))
+    check_share([each.num_heads for each in attention_of(model)], share)
+    check_destination(destination, run, force=force)
+    importance = head_importance(task, model, num_examples)
+    kept = heads_to_keep(importance, share)
+    smaller = without_heads(model, kept)
+    _write(task, smaller, run, destination, replace(task.recipe, model=_options(smaller.config.options)))
+    console, encoder = _console(), model.config.options.encoder
+    assert encoder is not None
+    console.print(f"{destination}: {sum(map(len, kept))} of {sum(map(len, importance))} heads stay")
+    for block, of_block in enumerate(kept):
+        name = "block" if encoder.has_shared_layers else "layer"
+        console.print(f"  {name} {block} keeps {len(of_block)} of {len(importance[block])}: {_listed(of_block)}")
+    typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
+
+
+def _write(
+    task: "Task",
+    smaller: "DepthwisePreTrainedModel",
+    run: Path,
+    destination: Path,
+    recipe: "Recipe",
+) -> None:
+    """The run of the smaller model."""
+    from depthwise.config import recipe_yaml
+    from depthwise.interop.run_folder import written_at
+
+    with written_at(destination) as folder:
+        smaller.save_pretrained(folder)
+        task.save(folder)
+        if (run / RECIPE).is_file():
+            (folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False, markup=False)
 
 
 def _recipe(recipe: "Recipe", options: "ModelConfig", language: str | None) -> "Recipe":
     """The recipe of the smaller run, for the pairs of the language where there is one."""
-    from depthwise.config import as_dict
-
-    model = {name: value for name, value in as_dict(options).items() if not name.endswith("vocab_size")}
     training = recipe.training if options.latent is not None else replace(recipe.training, latent=None)
-    changed = replace(recipe, model=model, training=training, evaluation=replace(recipe.evaluation, gates=None))
+    changed = replace(
+        recipe, model=_options(options), training=training, evaluation=replace(recipe.evaluation, gates=None)
+    )
     pairs = _pairs(recipe, language)
     if language is None or pairs is None:
         return changed
     targets = {pair.partition("-")[2] for pair in pairs}
     search: dict[str, Any] = {"target": targets.pop()} if len(targets) == 1 else {}
     return replace(changed, data=replace(recipe.data, pairs=pairs), generation=replace(recipe.generation, **search))
+
+
+def _options(options: "ModelConfig") -> dict[str, Any]:
+    """The options of a model as a recipe has them."""
+    from depthwise.config import as_dict
+
+    return {name: value for name, value in as_dict(options).items() if not name.endswith("vocab_size")}
 
 
 def _pairs(recipe: "Recipe", language: str | None) -> tuple[str, ...] | None:
@@ -99,8 +177,8 @@ def _report_measured(console: Console, states: "Sequence[Measured]") -> None:
     """Quality and speed before and after."""
     first = states[0].evaluation
     table = Table("", *(Column(state.name, justify="right", no_wrap=True) for state in states))
-    for side in states[0].layers:
-        table.add_row(f"{side} layers", *(f"{state.layers[side]:g}" for state in states))
+    for part in states[0].parts:
+        table.add_row(part, *(f"{state.parts[part]:g}" for state in states))
     table.add_row("parameters", *(f"{state.num_parameters:,}" for state in states))
     for metric in first.metrics:
         values = [state.evaluation.metrics[metric] for state in states]

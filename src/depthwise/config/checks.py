@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
+from depthwise.config.heads import kept_heads_fit
 from depthwise.config.latent import gates_fit_the_model
 from depthwise.config.model import ModelConfig, StackConfig
 from depthwise.config.relative import distances_serve
@@ -388,6 +389,7 @@ STACK_CHECKS: tuple[StackCheck, ...] = (
     _learned_positions_are_limited,
     groups_share_layers,
     distances_serve,
+    kept_heads_fit,
     _connections_have_their_norm,
     _dense_layers_all_run,
 )

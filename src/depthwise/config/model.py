@@ -53,6 +53,9 @@ class StackConfig:
     """What moves information between positions: one of ``MIXERS``."""
     num_heads: int = 8
     """Heads of self- and cross-attention, and of the convolution unless ``kernel_heads`` says otherwise."""
+    kept_heads: tuple[int, ...] | None = None
+    """How many of these heads self-attention of each block of an encoder still has after pruning; a single number
+    serves all. None means all. A head is as wide as it was."""
     ffn_width: int = 2048
     """Inner width of the feed-forward sub-block (and of the one inside average attention)."""
     kernel_sizes: tuple[int, ...] | None = None
@@ -120,15 +123,24 @@ class StackConfig:
             return layer
         return self.shared_layers[0 if len(self.shared_layers) == 1 else layer]
 
+    def heads_of(self, layer: int) -> int:
+        """Heads of self-attention of a layer: all, unless some were pruned."""
+        if self.kept_heads is None:
+            return self.num_heads
+        return self.kept_heads[0 if len(self.kept_heads) == 1 else self.block_of(layer)]
+
     def of_layers(self, layers: Sequence[int]) -> "StackConfig":
         """The same stack with these of its layers alone."""
-        sizes, shared = self.kernel_sizes, self.shared_layers
+        sizes, shared, heads = self.kernel_sizes, self.shared_layers, self.kept_heads
         if sizes is not None and len(sizes) > 1:
             sizes = tuple(sizes[layer] for layer in layers)
+        blocks = [*map(self.block_of, layers)]
+        if heads is not None and len(heads) > 1:
+            heads = tuple(heads[block] for block in dict.fromkeys(blocks))
         if self.has_shared_layers:
-            blocks = [*map(self.block_of, layers)]
             shared = tuple([*dict.fromkeys(blocks)].index(block) for block in blocks)
-        return replace(self, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared, groups=None)
+        changed = replace(self, num_layers=len(layers), kernel_sizes=sizes, shared_layers=shared, groups=None)
+        return replace(changed, kept_heads=heads)
 
     @property
     def has_shared_layers(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from depthwise.config.checks import BrokenOption, View, relation_problems
 from depthwise.config.depth import FixedDepthConfig, StructureExitConfig, policy_dict
 from depthwise.config.depth_parsing import parse_policy, placement_problems
+from depthwise.config.heads import kept_heads_rule
 from depthwise.config.latent import MODEL_RULES as LATENT_RULES
 from depthwise.config.model import (
     ACTIVATIONS,
@@ -179,6 +180,7 @@ RULES: Rules = {
     **dict.fromkeys(_PROBABILITIES, probability),
     "kernel_sizes": _kernel_sizes,
     "shared_layers": _shared_layers,
+    "kept_heads": kept_heads_rule,
     "norm_epsilon": _epsilon,
     "out_gain": _gain,
     "position_offset": partial(at_least, 0),

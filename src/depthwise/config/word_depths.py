@@ -12,7 +12,10 @@ from depthwise.config.parsing import Rules, at_least, choice, finite
 from depthwise.errors import Problem
 
 RECONSTRUCTION, RECONSTRUCTION_TABLE = "reconstruction", "reconstruction_table"
-BY_RECONSTRUCTION = (RECONSTRUCTION, RECONSTRUCTION_TABLE)
+RECONSTRUCTION_PREDICTOR = "reconstruction_predictor"
+BY_RECONSTRUCTION = (RECONSTRUCTION, RECONSTRUCTION_TABLE, RECONSTRUCTION_PREDICTOR)
+BY_PLACE = (RECONSTRUCTION, RECONSTRUCTION_PREDICTOR)
+"""Estimators that look at where a word stands."""
 ESTIMATORS = ("mutual_information", *BY_RECONSTRUCTION, "frequency", "random", "fixed")
 MATCHED = ("tokens", "words")
 WORDS = ("parted", "blanks")
@@ -27,16 +30,20 @@ class WordDepthsConfig:
 
     estimator: str = "mutual_information"
     """``mutual_information`` of word and label; how well a masked model guesses each word where it stands
-    (``reconstruction``), or in the mean over the training data (``reconstruction_table``); or a control: by the
-    ``frequency`` of words, at ``random`` with the depths of ``mutual_information``, or the same ``fixed`` depth for
-    all."""
+    (``reconstruction``), in the mean over the training data (``reconstruction_table``), or as far as a small network
+    has learned to tell it from the words beside it (``reconstruction_predictor``); or a control: by the ``frequency``
+    of words, at ``random`` with the depths of ``mutual_information``, or the same ``fixed`` depth for all."""
     run: str | None = None
-    """The folder of the masked language model, with exits, that guesses words (both of ``reconstruction``)."""
+    """The folder of the masked language model, with exits, that guesses words (all of ``reconstruction``)."""
     penalty: float = 0.1
     """λ of ``reconstruction``: what a block costs, in nats."""
     copies: int | None = None
     """At most so many masked copies of a text, in each of which every so many-th word is masked; none means a copy for
-    every word, as in the paper (both of ``reconstruction``)."""
+    every word, as in the paper (all of ``reconstruction``)."""
+    predictor_width: int = 64
+    """Width of the network of ``reconstruction_predictor``."""
+    predictor_epochs: int = 10
+    """How often it goes through the training data; the epoch that did best on a tenth of it is kept."""
     depth: int | None = None
     """The depth of all words under ``fixed``."""
     seed: int | None = None
@@ -76,6 +83,8 @@ RULES: Rules = {
     "estimator": partial(choice, ESTIMATORS),
     "penalty": partial(at_least, 0),
     "copies": partial(at_least, 1),
+    "predictor_width": partial(at_least, 1),
+    "predictor_epochs": partial(at_least, 1),
     "matched": partial(choice, MATCHED),
     "depth": partial(at_least, 1),
     "seed": partial(at_least, 0),
@@ -92,6 +101,7 @@ _OF_BINS = ("log_scale", "bins", "range_quantile", "unseen")
 _OF_INFORMATION = ("added_count", "floor")
 _OF_RANDOM = ("seed", "matched")
 _OF_RECONSTRUCTION = ("run", "penalty", "copies")
+_OF_PREDICTOR = ("predictor_width", "predictor_epochs")
 
 
 def word_depth_problems(options: Any) -> Iterator[Problem]:
@@ -116,6 +126,8 @@ def _idle(estimator: str) -> list[str]:
         idle += _OF_RANDOM
     if estimator not in BY_RECONSTRUCTION:
         idle += _OF_RECONSTRUCTION
+    if estimator != RECONSTRUCTION_PREDICTOR:
+        idle += _OF_PREDICTOR
     if estimator not in ("mutual_information", "random"):
         idle += _OF_INFORMATION
     if estimator == "fixed" or estimator in BY_RECONSTRUCTION:

@@ -46,6 +46,10 @@ class RowGates:
             return torch.full_like(self.weight[0], len(self.weight), dtype=torch.long)
         return self.run.sum(0)
 
+    def depths_at(self, threshold: float) -> Int[Tensor, "B"]:
+        """How many of these layers each row would run up to the first whose weight is below a threshold."""
+        return (self.weight >= threshold).long().cumprod(0).sum(0)
+
 
 class StructureExit(Policy):
     """Every input runs the layers whose weight reaches a threshold, up to the first that does not.
@@ -130,14 +134,14 @@ class StructurePredictor(nn.Module):
         gates = RowGates(weights.t())
         if self.training or self._policy is None:
             return gates
-        return replace(gates, run=_reaches(self._num_run(found, weights), self.num_adaptive))
+        return replace(gates, run=_reaches(self._num_run(found, gates), self.num_adaptive))
 
     def _expected(self, found: Float[Tensor, "B n"]) -> Float[Tensor, "B"]:
         first = 0 if self.options.allow_zero else 1
         numbers = torch.arange(first, self.num_adaptive + 1, device=found.device, dtype=found.dtype)
         return (found * numbers).sum(1)  # as a product it would be rounded by autocast
 
-    def _num_run(self, found: Float[Tensor, "B n"], weights: Float[Tensor, "B M"]) -> Int[Tensor, "B"]:
+    def _num_run(self, found: Float[Tensor, "B n"], gates: RowGates) -> Int[Tensor, "B"]:
         policy = self._policy
         if isinstance(policy, FixedDepth):
             options: FixedDepthConfig = policy.options
@@ -145,7 +149,7 @@ class StructurePredictor(nn.Module):
         assert policy is not None
         if policy.stops(cumulative=self.options.cumulative) == "argmax":
             return found.argmax(1) + (not self.options.allow_zero)
-        return (weights >= policy.options.threshold).long().cumprod(1).sum(1)
+        return gates.depths_at(policy.options.threshold)
 
 
 def suffix_sums(found: Float[Tensor, "B n"], *, allow_zero: bool = False) -> Float[Tensor, "B M"]:

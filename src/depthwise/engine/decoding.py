@@ -119,8 +119,9 @@ class Decoding:
         if lossless is not None:
             check_lossless(model, lossless, num_drafted, search)
         is_recorded = self._recorded.serves(model.device, policy=model.policy, fill=fill, lossless=lossless)
-        start = self._start(input_ids, attention_mask, encoder_outputs, search)
-        prepared, beams = self._ready(len(start.prompt) * search.num_beams), search.num_beams
+        num_rows, beams = _num_rows(input_ids, encoder_outputs), search.num_beams
+        prepared = self._ready(num_rows * beams)
+        start = self._start(input_ids, attention_mask, encoder_outputs, search, prepared if is_recorded else None)
         earlier = self._earlier(prepared, start, fill)
         encoded = self._now()
         with torch.inference_mode():
@@ -174,13 +175,18 @@ class Decoding:
             self._prepared = Prepared(self.model, num_rows)
         return self._prepared
 
-    def _start(self, ids: Tensor | None, mask: Tensor | None, encoder_outputs: Any, search: SearchOptions) -> Start:
+    def _start(
+        self,
+        ids: Tensor | None,
+        mask: Tensor | None,
+        encoder_outputs: Any,
+        search: SearchOptions,
+        recorded: Prepared | None,
+    ) -> Start:
+        """Encode sources, as recorded work where what is prepared for that is given, or look at prompts."""
         model, padding = self.model, self.model.config.pad_token_id
-        if ids is None and encoder_outputs is None:
-            raise InputError("input_ids is missing; there is nothing to begin from")
         if isinstance(model, DepthwiseForSeq2SeqLM):
-            assert model.model.encoder is not None
-            states = (model.model.encoder(ids, mask) if encoder_outputs is None else encoder_outputs)[0]
+            states = self._encoded(ids, mask, recorded) if encoder_outputs is None else encoder_outputs[0]
             mask = ids != padding if mask is None and ids is not None else mask
             valid = valid_tokens(mask, states[..., 0], "attention_mask")
             valid = None if valid is None or bool(valid.all()) else valid
@@ -191,6 +197,19 @@ class Decoding:
         check_ids(ids, "input_ids", decoder.embedding.num_types, decoder.max_positions)
         prompt, valid = left_padded(ids, ids != padding if mask is None else mask)
         return Start(prompt, None if valid is None or bool(valid.all()) else valid)
+
+    def _encoded(self, ids: Tensor | None, mask: Tensor | None, recorded: Prepared | None) -> Float[Tensor, "B T D"]:
+        encoder = self.model.model.encoder
+        assert ids is not None
+        assert encoder is not None
+        if recorded is not None and ids.dim() == 2:
+            with self._recorded.one_at_a_time:
+                encode = self._recorded.begin(recorded).encoder
+                if encode is not None and encode.serves(ids):
+                    check_ids(ids, "input_ids", encoder.embedding.num_types, encoder.max_positions)
+                    return encode(ids, valid_tokens(mask, ids, "attention_mask", encoder.padding))
+        states: Tensor = encoder(ids, mask)[0]
+        return states
 
     def _earlier(self, prepared: Prepared, start: Start, fill: str) -> Sequence[Memory]:
         """What prompts leave behind; they run all the way if what is skipped would be recomputed anyway."""
@@ -244,3 +263,11 @@ class Decoding:
         if self.model.policy is None:
             return NoFill(state)
         return Recompute(state, max_pending) if fill == "recompute" else FILLS[fill](state)
+
+
+def _num_rows(ids: Tensor | None, encoder_outputs: Any) -> int:
+    """How many sources or prompts there are."""
+    given = ids if ids is not None else None if encoder_outputs is None else encoder_outputs[0]
+    if given is None:
+        raise InputError("input_ids is missing; there is nothing to begin from")
+    return len(given)

@@ -1,5 +1,6 @@
 """How text is searched for: the options of Transformers' ``generate`` that the engine knows."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +18,8 @@ HARMLESS = frozenset(
     | {"_from_model_config", "trust_remote_code"}
 )
 """Settings of a generation config that change no token here."""
+MOST_SEEN = 16
+"""Generation configs that are remembered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,4 +128,23 @@ def unknown_options(set_before: Iterable[str], given: Iterable[str]) -> list[str
 
 def options_set_in(config: GenerationConfig) -> dict[str, Any]:
     """What a generation config says that is not the default."""
-    return {name: value for name, value in config.to_diff_dict().items() if value is not None and value is not False}
+    seen = _seen.get(id(config))
+    if seen is None or seen.config is not config or seen.settings != vars(config):
+        settings, found = copy.deepcopy(vars(config)), config.to_diff_dict()
+        seen = _Seen(config, settings, {k: v for k, v in found.items() if v is not None and v is not False})
+        if len(_seen) >= MOST_SEEN:
+            _seen.clear()
+        _seen[id(config)] = seen
+    return dict(seen.set_there)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A config with its settings when it was asked, which takes Transformers longer than some texts take to make."""
+
+    config: GenerationConfig
+    settings: dict[str, Any]
+    set_there: dict[str, Any]
+
+
+_seen: dict[int, _Seen] = {}

@@ -9,7 +9,7 @@ from depthwise.engine.prepared import Prepared
 from depthwise.engine.static_choice import Choice
 from depthwise.engine.static_mixers import Missing, StaticAttention, StaticConvolution, StaticMixer, static_mixer
 from depthwise.engine.static_tables import Arena, Chosen, Clock, Ring
-from depthwise.engine.step_attention import attend_columns
+from depthwise.kernels.column_attention import read_columns
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -101,6 +101,7 @@ class Layout:
             x,
             lambda entered: mixer.step(self.clock, entered, chosen),
             lambda entered: self._crossed(layer, entered, chosen),
+            is_recorded=True,
         )
 
     def note_written(self, layers: range, chosen: Chosen) -> None:
@@ -109,10 +110,18 @@ class Layout:
         chosen.put(self.written[:, layers.start : layers.stop], ends.expand(-1, len(layers)))
 
     def _crossed(self, layer: int, entered: Tensor, chosen: Chosen) -> Tensor:
-        cross, each = self.blocks[layer].cross, self.size.rows_each
+        cross = self.blocks[layer].cross
         assert cross is not None
-        columns, mask = chosen.of(self.sources[layer], each), chosen.of(self.source_mask, each)[:, None, None]
-        return cross.out(attend_columns(cross.query(entered), columns, cross.num_heads, mask))
+        return cross.out(
+            read_columns(
+                cross.query(entered),
+                self.sources[layer],
+                self.source_mask,
+                num_heads=cross.num_heads,
+                rows=chosen.index,
+                rows_each=self.size.rows_each,
+            )
+        )
 
     def _missing(self, layer: int, chosen: Chosen, count: int) -> Missing:
         assert self.states is not None

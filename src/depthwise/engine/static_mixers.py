@@ -10,8 +10,9 @@ from typing import Any
 
 from depthwise.engine.columns import Columns, RunningSum, precision_of_sums
 from depthwise.engine.static_tables import Arena, Chosen, Clock, Ring
-from depthwise.engine.step_attention import AttentionStep, attend_columns
+from depthwise.engine.step_attention import AttentionStep
 from depthwise.engine.step_mixers import AverageStep, ConvolutionStep, FullConvolutionStep, StepMixer
+from depthwise.kernels.column_attention import read_columns
 from depthwise.memory import Memory
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -85,8 +86,8 @@ class StaticAttention(_WithRing):
     def step(self, clock: Clock, entered: Tensor, chosen: Chosen) -> Tensor:
         queries, written = self.mixer.all_three(entered).tensor_split((self.mixer.inner,), dim=1)
         self.ring.put(chosen.of(clock.newest[self.ring.size]), written)
-        mask = chosen.of(clock.masks[self.ring.size])[:, None, None]
-        return self.mixer.out(attend_columns(queries, chosen.of(self.ring.table), self.mixer.num_heads, mask))
+        mask, heads = clock.masks[self.ring.size], self.mixer.num_heads
+        return self.mixer.out(read_columns(queries, self.ring.table, mask, num_heads=heads, rows=chosen.index))
 
 
 class StaticConvolution(_WithRing):

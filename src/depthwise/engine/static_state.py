@@ -6,6 +6,7 @@ import numpy as np
 
 from depthwise.depth import Policy
 from depthwise.engine.prepared import Prepared
+from depthwise.engine.recorded_encoder import RecordedEncoder
 from depthwise.engine.recorder import Recorder, Work
 from depthwise.engine.rows import Closing, Rows, each_row, on_device
 from depthwise.engine.static_exits import Asked, Exits
@@ -27,6 +28,8 @@ class Recording:
         self.prepared, self.recorder = prepared, recorder
         weight = next(prepared.decoder.stack.parameters())
         self.arena = Arena(weight.new_empty(1, prepared.model.config.width))
+        encoder = prepared.model.model.encoder
+        self.encoder = None if encoder is None else RecordedEncoder(encoder, self.arena, recorder)
         self._layouts: dict[Size, Layout] = {}
         self._most_sources: dict[int, int] = {}
         self._asked: Asked | None = None
@@ -96,19 +99,27 @@ class StaticState:
 
     def _begin(self) -> None:
         layout, num_rows = self.layout, self.bucket
-        layout.blank(num_rows)
-        layout.clock.start(num_rows, self.length, self.padding)
-        if layout.states is not None:
-            layout.written[:num_rows] = self.length
+        length, padding = self.length, self.padding
+
+        def begin() -> None:
+            layout.blank(num_rows)
+            layout.clock.start(num_rows, length, padding)
+            if layout.states is not None:
+                layout.written[:num_rows] = length
+
+        if length or padding is not None:  # a prompt is as long as tensors in between
+            begin()
+        else:
+            self.do("nothing yet", begin)
         if self.source is None:
             return
         states, valid = self.source.states, self.source.valid
-        (count, length), bucket = states.shape[:2], num_rows // self.rows_each
-        layout.source_states[:bucket].zero_()[:count, :length] = states
+        (count, num_steps), bucket = states.shape[:2], num_rows // self.rows_each
+        layout.source_states[:bucket].zero_()[:count, :num_steps] = states
         mask = layout.source_mask[:bucket].fill_(-np.inf)
-        mask[:, :length] = 0
+        mask[:, :num_steps] = 0
         if valid is not None:
-            mask[:count, :length].masked_fill_(~valid, -np.inf)
+            mask[:count, :num_steps].masked_fill_(~valid, -np.inf)
 
     @property
     def bucket(self) -> int:

@@ -11,6 +11,7 @@ from depthwise.engine.linear_maps import Packer
 from depthwise.engine.rows import Pending, Rows
 from depthwise.engine.step_attention import AttentionStep, SeenSource, StepCross
 from depthwise.engine.step_mixers import AverageStep, ConvolutionStep, FullConvolutionStep, StepMixer
+from depthwise.kernels.residual_norm import normalized_sum
 from depthwise.mixers import CNN, AverageAttention, Mixer, SelfAttention
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.block import Block, Residual
@@ -31,6 +32,7 @@ class Frame:
         self.is_pre = norm is not None and residual.placement == "pre"
         self.is_post = norm is not None and residual.placement == "post"
         if norm is not None:
+            self.weight, self.bias, self.epsilon = norm.weight, norm.bias, norm.eps
             self.norm = partial(
                 torch.layer_norm,
                 normalized_shape=norm.normalized_shape,
@@ -42,8 +44,12 @@ class Frame:
     def enter(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
         return self.norm(x) if self.is_pre else x
 
-    def leave(self, x: Float[Tensor, "M D"], branch: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+    def leave(
+        self, x: Float[Tensor, "M D"], branch: Float[Tensor, "M D"], *, is_recorded: bool = False
+    ) -> Float[Tensor, "M D"]:
         branch = branch if self.scale is None else branch * self.scale
+        if self.is_post and is_recorded:
+            return normalized_sum(x, branch, self.weight, self.bias, epsilon=self.epsilon)
         return self.norm(x + branch) if self.is_post else x + branch
 
 
@@ -80,12 +86,18 @@ class StepBlock:
 
         return self.through(x, mixed, crossed)
 
-    def through(self, x: Float[Tensor, "M D"], mixed: Mixed, crossed: Mixed) -> Float[Tensor, "M D"]:
-        """The states after this block, given what becomes of those that enter its mixer and see the source."""
-        x = self.mixer_frame.leave(x, mixed(self.enter(x)))
+    def through(
+        self, x: Float[Tensor, "M D"], mixed: Mixed, crossed: Mixed, *, is_recorded: bool = False
+    ) -> Float[Tensor, "M D"]:
+        """The states after this block, given what becomes of those that enter its mixer and see the source.
+
+        Where this ``is_recorded``, fewer kernels are worth the longer time that Python takes to launch them.
+        """
+        x = self.mixer_frame.leave(x, mixed(self.enter(x)), is_recorded=is_recorded)
         if self.cross is not None:
-            x = self.cross_frame.leave(x, crossed(self.cross_frame.enter(x)))
-        return self.feed_frame.leave(x, self.out(self.activation(self.hidden(self.feed_frame.enter(x)))))
+            x = self.cross_frame.leave(x, crossed(self.cross_frame.enter(x)), is_recorded=is_recorded)
+        fed = self.out(self.activation(self.hidden(self.feed_frame.enter(x))))
+        return self.feed_frame.leave(x, fed, is_recorded=is_recorded)
 
 
 def step_mixer(mixer: Mixer, pack: Packer) -> StepMixer[Any]:

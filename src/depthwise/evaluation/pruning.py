@@ -1,4 +1,4 @@
-"""What removing layers changes: quality and speed with soft gates, with hard ones, and without the layers."""
+"""What removing layers or heads changes: quality and speed before and after."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,18 @@ from typing import Any
 from depthwise.evaluation.evaluating import evaluation_of, read_examples
 from depthwise.evaluation.results import Evaluation, write_evaluation
 from depthwise.evaluation.runs import load_run
+from depthwise.models.head_pruning import attention_of
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One state of a model: the layers that its gated sides have, or run where gates are hard, and how it did."""
+    """One state of a model: how many parts it has of the kind that is pruned, and how it did.
+
+    Parts are the layers of each side that has or had gates, in the mean over languages where gates are hard, or heads.
+    """
 
     name: str
-    layers: dict[str, float]
-    """Of each side that has or had gates, in the mean over languages."""
+    parts: dict[str, float]
     num_parameters: int
     evaluation: Evaluation
 
@@ -38,8 +41,21 @@ def measured(
         loaded = load_run(folder, given, device)
         evaluation = evaluation_of(loaded, split, read_examples(loaded.task, split))
         write_evaluation(folder, evaluation, split if folder == pruned else f"{split}-{name.split()[0]}")
-        layers = {side: _num_layers(loaded.model, side, is_soft=name == "soft gates") for side in sides}
+        is_soft = name == "soft gates"
+        layers = {f"{side} layers": _num_layers(loaded.model, side, is_soft=is_soft) for side in sides}
         found.append(Measured(name, layers, loaded.model.num_parameters(), evaluation))
+    return found
+
+
+def measured_heads(run: Path, pruned: Path, split: str, device: str = "auto") -> list[Measured]:
+    """Evaluate a run and what pruning of heads made of it on the same examples, and write results into both."""
+    found = []
+    for name, folder in (("all heads", run), ("pruned", pruned)):
+        loaded = load_run(folder, (), device)
+        evaluation = evaluation_of(loaded, split, read_examples(loaded.task, split))
+        write_evaluation(folder, evaluation, split)
+        heads = sum(each.num_heads for each in attention_of(loaded.model))
+        found.append(Measured(name, {"encoder heads": heads}, loaded.model.num_parameters(), evaluation))
     return found
 
 

@@ -83,6 +83,19 @@ def pick_for_training(requested: str, x: Tensor, *others: Tensor, widest: int | 
     return _decided(requested, x, lambda: _obstacle_of_rows(tensors, widest))
 
 
+def pick_for_reading(requested: str, x: Tensor, *others: Tensor, widest: int | None = None) -> str:
+    """The same for what decoding does: rows of any number, dense in their last axis, that nobody differentiates."""
+
+    def obstacle_of_call() -> str | None:
+        if torch.compiler.is_compiling() or _needs_gradients(x, *others):
+            return "it knows neither compilers nor gradients; call it in inference mode"
+        if any(each.stride(-1) != 1 for each in (x, *others)):
+            return "its tensors are dense in their last axis; copy them"
+        return _obstacle_of_rows((x, *others), widest)
+
+    return _decided(requested, x, obstacle_of_call)
+
+
 def _decided(requested: str, x: Tensor | None, obstacle_of_call: Callable[[], str | None]) -> str:
     if requested == "auto":
         requested = _of_process

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from depthwise.errors import InputError
-from depthwise.kernels.backend import pick_for_training
+from depthwise.kernels.backend import pick_for_reading, pick_for_training
 from depthwise.kernels.plan import Plan
 from depthwise.kernels.tiles import power_of_two
 from depthwise.shapes import Float, Tensor
@@ -50,6 +50,20 @@ def residual_norm(
     tensors = (x, weight, bias) if branch is None else (x, branch, weight, bias)
     run = IMPLEMENTATIONS[pick_for_training(backend, *tensors, widest=WIDEST)]
     return run(x, branch, weight, bias, epsilon, 0.0 if branch is None else dropout)
+
+
+def normalized_sum(
+    x: Float[Tensor, "R D"],
+    branch: Float[Tensor, "R D"],
+    weight: Float[Tensor, "D"],
+    bias: Float[Tensor, "D"],
+    *,
+    epsilon: float,
+    backend: str = "auto",
+) -> Float[Tensor, "R D"]:
+    """LayerNorm(x + branch) where nobody learns: one kernel on a GPU, for recorded steps of decoding."""
+    run = IMPLEMENTATIONS[pick_for_reading(backend, x, branch, weight, bias, widest=WIDEST)]
+    return run(x, branch, weight, bias, epsilon, 0.0)
 
 
 def residual_norm_reference(

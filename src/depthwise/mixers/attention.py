@@ -16,20 +16,24 @@ IN_GAIN = 0.5**0.5
 
 
 class Projections(nn.Module):
-    """Query, key, value and output projections, each with bias."""
+    """Query, key, value and output projections, each with bias.
+
+    Heads share the width among them, unless ``head_width`` says how wide one is: some may have been pruned.
+    """
 
     joint: Joint | None = None
     """Queries, keys and values as one map, where their weights lie side by side for a while."""
 
-    def __init__(self, width: int, num_heads: int, out_gain: float) -> None:
+    def __init__(self, width: int, num_heads: int, out_gain: float, head_width: int | None = None) -> None:
         super().__init__()
+        inner = width if head_width is None else num_heads * head_width
         self.num_heads = num_heads
-        self.query = ScaledLinear(width, width, IN_GAIN)
-        self.key = ScaledLinear(width, width, IN_GAIN)
-        self.value = ScaledLinear(width, width, IN_GAIN)
-        self.out = ScaledLinear(width, width, out_gain)
+        self.query = ScaledLinear(width, inner, IN_GAIN)
+        self.key = ScaledLinear(width, inner, IN_GAIN)
+        self.value = ScaledLinear(width, inner, IN_GAIN)
+        self.out = ScaledLinear(inner, width, out_gain)
 
-    def split(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T d"]:
+    def split(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B H T d"]:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def merge(self, x: Float[Tensor, "B H T d"]) -> Float[Tensor, "B T D"]:
@@ -52,6 +56,7 @@ class SelfAttention(Mixer):
 
     ``window`` counts the positions that are seen (Wu et al. 2019, Table 3): ``|i - j| <= (window - 1) / 2`` centred,
     ``0 <= i - j < window`` causal. With ``relative`` scores know distances, by a table that ``look_up`` names.
+    ``head_width`` is for where some heads were pruned; else heads share the width.
     """
 
     distances: Distances | None = None
@@ -66,12 +71,13 @@ class SelfAttention(Mixer):
         dropout: float = 0.0,
         out_gain: float = 1.0,
         relative: RelativeConfig | None = None,
+        head_width: int | None = None,
     ) -> None:
         super().__init__()
         self.relative = relative
         self.causal, self.window, self.dropout = causal, window, dropout
         self.reach = None if window is None else window - 1
-        self.projections = Projections(width, num_heads, out_gain)
+        self.projections = Projections(width, num_heads, out_gain, head_width)
 
     def look_up(self, distances: Distances) -> None:
         """The table to be used, which stays a part of whoever owns it."""
@@ -97,7 +103,7 @@ class SelfAttention(Mixer):
         return self._mixed(queries, memory, None), memory
 
     def _mixed(
-        self, queries: Float[Tensor, "B P D"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None
+        self, queries: Float[Tensor, "B P A"], memory: KeyValueMemory, positions: Int[Tensor, "B P"] | None
     ) -> Float[Tensor, "B P D"]:
         queries = self.projections.split(queries)
         return self.projections.merge(self._attended(queries, memory.keys, memory.values, memory.valid, positions))

@@ -16,12 +16,13 @@ def build_mixer(config: StackConfig, layer: int, *, width: int, causal: bool) ->
     if config.mixer == "attention":
         return SelfAttention(
             width,
-            config.num_heads,
+            config.heads_of(layer),
             causal=causal,
             window=size,
             dropout=config.attention_dropout,
             out_gain=gain,
             relative=config.relative,
+            head_width=width // config.num_heads,
         )
     if config.mixer == "average":
         return AverageAttention(width, config.ffn_width, causal=causal)

@@ -4,8 +4,8 @@ Per position, with width d, C convolution channels, kernel width k, H kernel hea
 
 | part | matrix products | sums over taps |
 |---|---|---|
-| self-attention | 8 d^2 + 4 m d | |
-| each term of relative positions | 4 m d | |
+| self-attention | 8 d a + 4 m a, a = d unless heads were pruned: the width of those that are left | |
+| each term of relative positions | 4 m a | |
 | LightConv | 4 d C (6 d C with GLU) | 2 k C |
 | DynamicConv | the same + 2 C H k | 2 k C |
 | full convolution | 2 k d^2 | |
@@ -58,7 +58,7 @@ class StackCost:
         """What a position pays to be seen by others."""
         match self.stack.mixer:
             case "attention":
-                return Cost(4 * self.width**2)
+                return Cost(4 * self.width * self._attended(layer))
             case "cnn" | "average":
                 return Cost()
             case _:
@@ -70,7 +70,7 @@ class StackCost:
         match self.stack.mixer:
             case "attention":
                 terms = 1 if self.stack.relative is None else self.stack.relative.num_terms
-                return Cost(4 * width**2 + 4 * seen * width * terms)
+                return Cost(4 * (width + seen * terms) * self._attended(layer))
             case "average":
                 return Cost(4 * width * self.stack.ffn_width + 8 * width**2, 2 * width)
             case "cnn":
@@ -135,6 +135,10 @@ class StackCost:
             seen = number if window is None else min(number, window)
             total += self.block(layer, seen, source_length) if layer < depth else self.write(layer)
         return total
+
+    def _attended(self, layer: int) -> int:
+        """The width of all heads of a layer together."""
+        return self.width // self.stack.num_heads * self.stack.heads_of(layer)
 
     @property
     def _channels(self) -> int:

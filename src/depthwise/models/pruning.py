@@ -114,13 +114,18 @@ def pruned(model: Model, kept: Kept) -> Model:
                 "with --language, or say how many layers are to stay with --keep"
             )
         latent = replace(options.latent, sides=kept.gated, gates="hard")
+    return rebuilt(model, replace(options, **stacks, latent=latent, policy=None), _weights(model, kept, options))
+
+
+def rebuilt(model: Model, options: ModelConfig, weights: Mapping[str, Tensor]) -> Model:
+    """A model of other options with these weights, and all else as it is."""
     config = copy.deepcopy(model.config)
-    for name, value in as_dict(replace(options, **stacks, latent=latent, policy=None)).items():
+    for name, value in as_dict(options).items():
         setattr(config, name, value)
     smaller = type(model)(config)
     smaller.to(device=model.device, dtype=model.dtype)  # type: ignore[call-arg]
-    smaller.load_state_dict(_weights(model, kept, options))
-    if model.generation_config is not None:
+    smaller.load_state_dict(weights)
+    if getattr(model, "generation_config", None) is not None:  # classifiers have none
         smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.train(model.training)
 

@@ -30,6 +30,8 @@ def setting_of_run(run: RunFiles) -> Setting:
     met = [name for name, setting in run.settings.items() if setting.budget_met]
     if met:
         return met[0], []
+    if run.has_structure and run.layers_of("decoder") is None:
+        return "policy", []
     return ("policy", []) if run.config.get("policy") and run.config.get("exits") else (None, [])
 
 
@@ -84,4 +86,5 @@ def _is_there(run: RunFiles, num_examples: int, asked: Setting) -> bool:
     if digest is None:
         return True
     has_enough = isinstance(run.depths.get("examples"), int) and run.depths["examples"] >= num_examples
+    has_enough = has_enough and (not run.has_structure or "structure" in run.depths)
     return has_enough and run.depths.get("weights_digest") == digest and run.depths.get("asked") == list(asked)

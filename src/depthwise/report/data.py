@@ -15,6 +15,7 @@ from depthwise.report.grouping import Group, grouped
 from depthwise.report.headline import headline
 from depthwise.report.reading import RunFiles
 from depthwise.report.sampling import SCHEMA as DEPTHS_SCHEMA
+from depthwise.report.structures import sound_structure
 
 SCHEMA = 1
 PACKAGES = ("depthwise", "torch", "transformers", "tokenizers", "sacrebleu")
@@ -53,6 +54,12 @@ def _run(run: RunFiles, group: int, num_runs: int) -> dict[str, Any]:
             f"how deep single tokens go is not known; run some: depthwise report {shlex.quote(str(run.folder))} "
             "--samples 100"
         )
+    structure = None if depths is None else depths.pop("structure")
+    if run.has_structure and structure is None and depths is not None:
+        run.missing.append(
+            f"what its predictor expected is not known; run some again: depthwise report "
+            f"{shlex.quote(str(run.folder))} --samples 100"
+        )
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -64,6 +71,8 @@ def _run(run: RunFiles, group: int, num_runs: int) -> dict[str, Any]:
         "evaluations": [_evaluation(name, found) for name, found in run.evaluations.items()],
         "settings": settings,
         "depths": depths,
+        "has_structure": run.has_structure,
+        "structure": structure,
         "commands": commands(run),
         "recipe": run.recipe_text,
         "missing": list(run.missing),
@@ -96,6 +105,7 @@ def _depths(run: RunFiles, room: int) -> dict[str, Any] | None:
         "exits": exits if isinstance(exits, list) else [],
         "sentences": kept,
         "histograms": sound,
+        "structure": sound_structure(found.get("structure")),
     }
 
 

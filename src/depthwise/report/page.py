@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("base.js", "chart.js", "frontier.js", "table.js", "depths.js", "training.js", "start.js")
+SCRIPTS = ("base.js", "chart.js", "frontier.js", "table.js", "depths.js", "structure.js", "training.js", "start.js")
 _ASSETS = files("depthwise.report") / "assets"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 """Signs that HTML cannot hold, or that turn the direction of what stands behind them."""

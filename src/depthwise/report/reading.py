@@ -54,6 +54,11 @@ class RunFiles:
         """Blocks of the side whose tokens are counted: the decoder's where there is one."""
         return self.layers_of("decoder") or self.layers_of("encoder")
 
+    @property
+    def has_structure(self) -> bool:
+        """Whether the model says by itself how many layers an input needs."""
+        return isinstance(self.config.get("structure"), dict)
+
     def layers_of(self, side: str) -> int | None:
         options = self.config.get(side)
         found = options.get("num_layers") if isinstance(options, dict) else None
@@ -143,7 +148,7 @@ def _read_results(run: RunFiles) -> None:
             if is_evaluation(found):
                 run.evaluations[path.stem] = found
     if not run.frontiers:
-        has_none = run.config and run.config.get("exits") is None
+        has_none = run.config and run.config.get("exits") is None and not run.has_structure
         why = "the model has no exits to leave at" if has_none else f"measure one: depthwise sweep {run.folder}"
         run.missing.append(f"there is no frontier; {why}")
     if not run.evaluations:

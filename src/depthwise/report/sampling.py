@@ -8,6 +8,7 @@
     sentences        some of them: what went in and came out, ``tokens`` with their ``depths``, and ``guesses``, what
                      every exit would have said at each token had all tokens run on (``guessing``)
     histograms       over all of them (``histograms``)
+    structure        of models that say how many layers they need: expected and executed depths (``structures``)
 
 Tokens are those of the output where one is generated (``of_output``), else those of the input.
 """
@@ -31,6 +32,7 @@ from depthwise.report.frontiers import name_of
 from depthwise.report.guessing import Guess, guesses_of
 from depthwise.report.histograms import histograms
 from depthwise.report.ranks import Ranks, training_ranks
+from depthwise.report.structures import heard_structure, structure_content
 from depthwise.tasks import LikelihoodTask, MultilingualTranslation, SequenceToSequence, Task, TextClassification
 from depthwise.tasks.question_answering import QuestionRow
 from depthwise.tasks.tagging import SentenceRow
@@ -66,8 +68,13 @@ def depths_of(
     """Run the first examples of a split at a setting (as for ``load_run``), and write what was found into the run."""
     run = load_run(folder, depth=depth, policy_changes=policy_changes)
     examples = read_examples(run.task, split)[:num_examples]
-    samples = samples_of(run, examples)
-    content = {**content_of(run, split, samples, training_ranks(run.task)), "asked": [depth, list(policy_changes)]}
+    with heard_structure(run.model) as heard:
+        samples = samples_of(run, examples)
+    content = {
+        **content_of(run, split, samples, training_ranks(run.task)),
+        "structure": structure_content(run.model, heard),
+        "asked": [depth, list(policy_changes)],
+    }
     replace_file(folder / RESULTS / FILE, strict_json(content) + "\n")
     return content
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
+from transformers import PreTrainedTokenizerBase
 
 from depthwise.config import as_dict
 from depthwise.data import load_tokenizers
@@ -42,7 +43,7 @@ TOKENS_KEPT = 1 << 21
 CACHE = "reconstruction"
 
 
-class _Text(NamedTuple):
+class PiecedText(NamedTuple):
     """A text as pieces, without special tokens, and the word that each is of."""
 
     ids: npt.NDArray[np.int32]
@@ -94,7 +95,7 @@ class Reconstruction:
 
     def losses(self, texts: Sequence[str], spans: Sequence[Spans]) -> list[Losses]:
         """What is lost of each word (row) at each depth (column), for all texts; 0 of words that leave no piece."""
-        found = self._texts(texts, spans)
+        found = pieced(self.tokenizer, texts, spans)
         keys = [text.key for text in found]
         distinct = dict(zip(keys, found, strict=True))
         kept = self.cache.known(list(distinct))
@@ -106,24 +107,7 @@ class Reconstruction:
             known |= computed
         return [known[key] for key in keys]
 
-    def _texts(self, texts: Sequence[str], spans: Sequence[Spans]) -> list[_Text]:
-        if not texts:
-            return []
-        encoding = fast_tokenizer(self.tokenizer)(
-            list(texts),
-            add_special_tokens=False,
-            padding=False,
-            truncation=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        found = []
-        for ids, offsets, of_text in zip(encoding["input_ids"], encoding["offset_mapping"], spans, strict=True):
-            owners = owners_of(of_text, np.array(offsets, np.int64).reshape(-1, 2))
-            found.append(_Text(np.array(ids, np.int32), owners.astype(np.int32), len(of_text)))
-        return found
-
-    def _portions(self, texts: dict[bytes, _Text]) -> Iterator[list[bytes]]:
+    def _portions(self, texts: dict[bytes, PiecedText]) -> Iterator[list[bytes]]:
         """As many texts as are written down together."""
         portion: list[bytes] = []
         size = 0
@@ -155,7 +139,7 @@ class Reconstruction:
         """Another process loads the model by itself."""
         return {name: value for name, value in self.__dict__.items() if name != "model"}
 
-    def _computed(self, texts: Sequence[_Text]) -> list[Losses]:
+    def _computed(self, texts: Sequence[PiecedText]) -> list[Losses]:
         sums = [np.zeros((text.num_words, len(self.depths)), np.float64) for text in texts]
         copies = sorted(
             (copy for number, text in enumerate(texts) for copy in self._copies(number, text)),
@@ -173,7 +157,7 @@ class Reconstruction:
             found.append((total / np.maximum(pieces, 1)[:, None]).astype(np.float32))
         return found
 
-    def _copies(self, number: int, text: _Text) -> Iterator[_Copy]:
+    def _copies(self, number: int, text: PiecedText) -> Iterator[_Copy]:
         limit = self.config.options.encoder.max_positions if self.config.options.encoder is not None else None
         width = len(text.ids) if limit is None else limit - self._template.num_special
         for begin in range(0, len(text.ids), max(1, width)):
@@ -201,7 +185,7 @@ class Reconstruction:
             yield copies[begin:]
 
     @torch.inference_mode()
-    def _nll(self, texts: Sequence[_Text], batch: Sequence[_Copy]) -> npt.NDArray[np.float32]:
+    def _nll(self, texts: Sequence[PiecedText], batch: Sequence[_Copy]) -> npt.NDArray[np.float32]:
         """What is lost of every masked piece (row) at every depth (column)."""
         rows, places, before = [], [], len(self._template.before)
         for copy in batch:
@@ -224,6 +208,25 @@ class Reconstruction:
             for depth, state in zip(self.depths, states, strict=True)
         ]
         return torch.stack(columns, dim=1).cpu().numpy()
+
+
+def pieced(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], spans: Sequence[Spans]) -> list[PiecedText]:
+    """Texts, whose words are the characters of these spans, as pieces."""
+    if not texts:
+        return []
+    encoding = fast_tokenizer(tokenizer)(
+        list(texts),
+        add_special_tokens=False,
+        padding=False,
+        truncation=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    found = []
+    for ids, offsets, of_text in zip(encoding["input_ids"], encoding["offset_mapping"], spans, strict=True):
+        owners = owners_of(of_text, np.array(offsets, np.int64).reshape(-1, 2))
+        found.append(PiecedText(np.array(ids, np.int32), owners.astype(np.int32), len(of_text)))
+    return found
 
 
 def _nll_of(head: Any, states: Float[Tensor, "M D"], labels: Int[Tensor, "M"]) -> Float[Tensor, "M"]:

@@ -1,7 +1,8 @@
 """Tasks on encoders whose words may have depths that are known before the model runs.
 
 The table of words is made from the training data when a run begins, and kept in its folder; or each word gets its depth
-where it stands, from a masked language model that is kept there instead. Text is marked with the depths of its words
+where it stands, from a masked language model that is kept there instead, or from a small predictor of what that would
+say. Text is marked with the depths of its words
 when it is tokenised, and batches carry them as ``depths``: the same in training, validation and test.
 """
 
@@ -18,8 +19,8 @@ import numpy.typing as npt
 from filelock import FileLock
 from transformers import CONFIG_NAME
 
-from depthwise.config import WordDepthsConfig
-from depthwise.config.word_depths import BY_RECONSTRUCTION, RECONSTRUCTION
+from depthwise.config import WordDepthsConfig, as_dict
+from depthwise.config.word_depths import BY_PLACE, BY_RECONSTRUCTION, RECONSTRUCTION, RECONSTRUCTION_PREDICTOR
 from depthwise.data import LineReport, Row, TokenStore, build_store
 from depthwise.data.building import store_key, tokenizer_identity
 from depthwise.data.collate import padded
@@ -27,6 +28,8 @@ from depthwise.data.progress import shown
 from depthwise.data.words import Spans, TextMarks, WordMarks, WordNormalizer, spans_of, with_special, words_of
 from depthwise.depth.mutual_information import Counts, WordCounter, WordCounts
 from depthwise.depth.reconstruction import MeanDepths
+from depthwise.depth.word_predictor import FILE as PREDICTOR
+from depthwise.depth.word_predictor import DistilledDepths, predictor_of_run, save_predictor
 from depthwise.depth.word_table import WordTable, word_table
 from depthwise.depth.word_table_file import load_word_table, save_word_table
 from depthwise.errors import CheckpointError, ConfigError, Problem
@@ -34,6 +37,7 @@ from depthwise.shapes import Tensor
 from depthwise.tasks.base import Task
 from depthwise.tasks.encoding import shortened
 from depthwise.tasks.reconstruction import Reconstruction, ReconstructionMarks, weight_files
+from depthwise.tasks.word_predictor import PredictorMarks, cached_predictor, learned_depths
 
 FROM_LABELS = ("mutual_information", "random")
 """Estimators that look at labels."""
@@ -71,13 +75,15 @@ class WordDepthTask(Task):
     @property
     def has_word_table(self) -> bool:
         """Whether a word has the same depth wherever it stands."""
-        return self.word_options is not None and self.word_options.estimator != RECONSTRUCTION
+        return self.word_options is not None and self.word_options.estimator not in BY_PLACE
 
     @cached_property
     def _marks(self) -> TextMarks:
         assert self.options.word_depths is not None
         if self.options.word_depths.estimator == RECONSTRUCTION:
             return self._by_reconstruction(self.options.word_depths)
+        if self.options.word_depths.estimator == RECONSTRUCTION_PREDICTOR:
+            return PredictorMarks(self._distilled(self.options.word_depths), self.tokenizers.source)
         table = self.word_table
         return WordMarks(
             _DepthOf(table, WordNormalizer(self.tokenizers.source)), table.options.words, identity=table.digest
@@ -86,17 +92,12 @@ class WordDepthTask(Task):
     @cached_property
     def word_table(self) -> WordTable:
         """The depths of words: those that the run has, or made from its training data."""
-        options, encoder = self.options.word_depths, self.options.encoder
+        options, made_for = self.options.word_depths, self._made_for
         assert options is not None
-        assert encoder is not None
-        made_for: dict[str, Any] = {
-            "num_layers": encoder.num_layers,
-            "tokenizer": tokenizer_identity(self.tokenizers.source),
-        }
         if self.run_folder is None and options.estimator in BY_RECONSTRUCTION:
             means = MeanDepths(WordNormalizer(self.tokenizers.source))
-            for words in self._marked_texts("train", self._by_reconstruction(options)):
-                means.add(words)
+            for text, spans, numbers in self._marked_texts("train", self._by_reconstruction(options)):
+                means.add((text[begin:end], number) for (begin, end), number in zip(spans, numbers, strict=True))
             return means.table(options, **made_for)
         if self.run_folder is None:
             counts_tokens = options.estimator == "random" and options.matched == "tokens"
@@ -106,12 +107,22 @@ class WordDepthTask(Task):
             tokens = self._tokens(counts) if counts_tokens else None
             return word_table(counts, options, **made_for, tokens=tokens, seed=self.recipe.seed)
         table = load_word_table(self.run_folder, **made_for)
-        if table.options != options:
+        self._check_options(table.options)
+        return table
+
+    @property
+    def _made_for(self) -> dict[str, Any]:
+        """What depths of words have to be made for."""
+        assert self.options.encoder is not None
+        tokenizer = tokenizer_identity(self.tokenizers.source)
+        return {"num_layers": self.options.encoder.num_layers, "tokenizer": tokenizer}
+
+    def _check_options(self, made_with: WordDepthsConfig) -> None:
+        if made_with != self.options.word_depths:
             raise CheckpointError(
                 f"the depths of words in {self.run_folder} were made with other options than the model names; "
                 "use the run as it was trained"
             )
-        return table
 
     def _tokens(self, counts: WordCounts) -> Counts:
         """How many tokens each word makes up in all documents."""
@@ -143,8 +154,23 @@ class WordDepthTask(Task):
         for example in self.corpus(split).examples(report):
             yield from ((text, spans_of(text, form)) for text in example.texts)
 
-    def _marked_texts(self, split: str, marks: ReconstructionMarks) -> Iterator[list[tuple[str, int]]]:
-        """The words of every text with their depths; whatever was found is in the cache then."""
+    def _distilled(self, options: WordDepthsConfig) -> DistilledDepths:
+        """The predictor that the run keeps, or one that has learned from the depths of its training texts."""
+        if self.run_folder is not None:
+            found = predictor_of_run(self.run_folder, **self._made_for)
+            self._check_options(found.options)
+            return found
+        exact, num_layers, seed = self._by_reconstruction(options), self._made_for["num_layers"], self.recipe.seed
+
+        def learned() -> DistilledDepths:
+            marked = self._marked_texts("train", exact)
+            return learned_depths(marked, self.tokenizers.source, options, num_layers=num_layers, seed=seed)
+
+        content = [self.kind, as_dict(options), exact.identity, self.corpus("train").identity(), seed]
+        return cached_predictor(self.cache, content, learned)
+
+    def _marked_texts(self, split: str, marks: ReconstructionMarks) -> Iterator[tuple[str, Spans, list[int]]]:
+        """Every text, its words and their depths; whatever was found is in the cache then."""
         corpus, path = self.corpus(split), marks.estimator.cache.path
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = self.word_texts(split, LineReport(self.rules), marks.form)
@@ -153,7 +179,7 @@ class WordDepthTask(Task):
             while batch := list(islice(stream, TEXTS_AT_ONCE)):
                 numbers = marks.numbers([text for text, _ in batch], [spans for _, spans in batch])
                 for (text, spans), of_text in zip(batch, numbers, strict=True):
-                    yield [(text[begin:end], number) for (begin, end), number in zip(spans, of_text, strict=True)]
+                    yield text, spans, of_text
 
     def num_word_texts(self, split: str) -> int | None:
         """How many there are at most, for a progress bar."""
@@ -235,6 +261,8 @@ class WordDepthTask(Task):
         marks = None if self.options.word_depths is None else self._marks
         if isinstance(marks, ReconstructionMarks):
             _keep(marks.estimator, folder / KEPT)
+        elif isinstance(marks, PredictorMarks):
+            save_predictor(marks.found, folder / PREDICTOR)
         elif marks is not None:
             save_word_table(self.word_table, folder)
 

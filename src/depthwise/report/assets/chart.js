@@ -81,6 +81,10 @@ function lineChart(id, options, lines) {
   if (options.level !== undefined && options.level !== null) {
     root.append(draw("line", { class: "level", x1: left, x2: width - right, y1: py(options.level), y2: py(options.level) }));
   }
+  if (options.diagonal && Math.max(x.low, y.low) < Math.min(x.high, y.high)) { // where both axes say the same
+    const low = Math.max(x.low, y.low), high = Math.min(x.high, y.high);
+    root.append(draw("line", { class: "level", x1: px(low), y1: py(low), x2: px(high), y2: py(high) }));
+  }
   const points = [];
   for (const line of lines) {
     const ordered = [...line.points].sort((a, b) => a.x - b.x);

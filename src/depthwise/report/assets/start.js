@@ -20,6 +20,7 @@ startFrontier();
 startSettings();
 startEvaluations();
 startDepths();
+startStructure();
 startLayers();
 startCurves();
 
