@@ -47,7 +47,7 @@ def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
             return depthwise(arguments, call.stdin, world, only_read=only_read)
         case "python", "-m", "depthwise", *arguments:
             return depthwise(arguments, call.stdin, world)
-        case "python", script, *arguments if script.startswith("benchmarks/"):
+        case "python", script, *arguments if script.startswith(("benchmarks/", "examples/")):
             read_by_script(script, arguments)
         case "torchrun", *arguments:
             given = get_args_parser().parse_args(arguments)

@@ -19,7 +19,7 @@ OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 RECIPES = tuple(sorted({recipe.name for recipe in built_in()}))
 GROUPS = "|".join(sorted({name.partition("/")[0] for name in RECIPES}))
 RECIPE = re.compile(rf"(?:{GROUPS})/[\w.,*{{}}…-]+")
-PLACE = re.compile(r"(?:src|tests|docs|benchmarks)/[\w./-]+")
+PLACE = re.compile(r"(?:src|tests|docs|benchmarks|examples)/[\w./-]+")
 """A file or folder of the repository."""
 LEFT_OUT = re.compile(r"[A-Z…\[\]|]|\.\.\.")
 """What shows that a reader has to fill something in: CAPITALS, [brackets], dots."""
@@ -35,7 +35,7 @@ def check_span(span: Span) -> None:
             check_command(span.text.removeprefix("depthwise "))
         elif span.text.startswith("train ") and "/" in span.text:
             check_command(span.text)
-        elif (found := re.match(r"(?:python )?(benchmarks/\w+\.py)(.*)", span.text)) is not None:
+        elif (found := re.match(r"(?:python )?((?:benchmarks|examples)/\w+\.py)(.*)", span.text)) is not None:
             check_script(found[1], found[2])
         elif RECIPE.fullmatch(span.text):
             check_recipe(span.text)
