@@ -12,6 +12,7 @@ import yaml
 
 import depthwise
 from depthwise import _WHERE
+from depthwise.config import POLICIES
 
 from .blocks import REPOSITORY
 
@@ -67,6 +68,11 @@ def test_every_public_name_has_its_reference(site: Path) -> None:
     text = (site / "reference" / "index.html").read_text(encoding="utf-8")
     missing = [name for name in depthwise.__all__ if name in _WHERE and f'id="{_WHERE[name]}.{name}"' not in text]
     assert missing == []
+
+
+def test_policies_say_when_to_choose_them(site: Path) -> None:
+    text = (site / "reference" / "depth.html").read_text(encoding="utf-8")
+    assert text.count("<strong>Choose it.</strong>") == len(POLICIES)
 
 
 def test_commands_and_files_of_the_repository_are_there(site: Path) -> None:
