@@ -6,6 +6,8 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
+from depthwise.evaluation import evaluating
+
 from .running import Runner
 from .world import World, quiet
 
@@ -37,6 +39,7 @@ def make_runner(
         scratch.mkdir()
         monkeypatch.chdir(folder)
         monkeypatch.setenv("DEPTHWISE_CACHE", str(store / "cache"))
+        monkeypatch.setattr(evaluating, "warm_up", lambda *_: None)  # nobody looks at the times
         return Runner(World(page, folder, store), scratch)
 
     return make
