@@ -15,7 +15,7 @@ from depthwise.errors import DepthwiseError
 from .blocks import BadBlock, Block
 from .commands import Failed, carry_out
 from .patched import NEW_FILE, PatchedPackage
-from .shell import calls_of
+from .shell import Call, calls_of
 from .world import World
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -34,6 +34,7 @@ class Runner:
         self.printed = ""
         self.count = 0
         self.patched: PatchedPackage | None = None
+        self.swept: Counter[frozenset[str]] = Counter()
 
     def run(self, block: Block) -> None:
         try:
@@ -88,9 +89,17 @@ class Runner:
             shape = NUMBER.sub("0", str(call))
             seen[shape] += 1
             try:
-                carry_out(call, self.world, only_read=seen[shape] > ALIKE)
+                carry_out(call, self.world, only_read=seen[shape] > ALIKE or self._was_swept(call))
             except Exception as error:
                 raise BadBlock(f"{block.where}: {call}\n{type(error).__name__}: {error}") from error
+
+    def _was_swept(self, call: Call) -> bool:
+        """Whether the page has swept a run with the same options before; sweeps take seconds."""
+        if call.program != "depthwise" or call.arguments[:1] != ("sweep",):
+            return False
+        options = frozenset(word for word in call.arguments if word.startswith("--"))
+        self.swept[options] += 1
+        return self.swept[options] > 1
 
     def yaml(self, block: Block) -> None:
         """A recipe, if it says for which task, or what it is based on; or a new file of the package."""
