@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-gpu browser clean
+.PHONY: demo test test-gpu docs browser clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -16,6 +16,10 @@ test: $(INSTALLED) browser
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n logical --maxprocesses 4
+
+# The documentation as a site, which fails on a broken link; open build/site/index.html.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The report page is tested in Chromium. Root, as in a container, gets it from Debian; where it cannot be had, those
 # tests are skipped and say so.
@@ -33,7 +37,7 @@ test-gpu: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --constraint constraints.txt torch
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 clean:

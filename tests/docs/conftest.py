@@ -1,0 +1,45 @@
+"""A store of tiny runs that pages share, and a runner for the blocks of a page."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+from depthwise.evaluation import evaluating
+
+from .running import Runner
+from .world import World, quiet
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    quiet()
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+def _unchecked_shapes() -> Iterator[None]:
+    """Whole commands are run here, a third of whose time would go into what other tests check."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def make_runner(
+    _unchecked_shapes: None, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Runner]:
+    """A runner for a page, in whose folder the test is from then on."""
+
+    def make(page: str) -> Runner:
+        folder, scratch = tmp_path / "world", tmp_path / "scratch"
+        folder.mkdir()
+        scratch.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("DEPTHWISE_CACHE", str(store / "cache"))
+        monkeypatch.setattr(evaluating, "warm_up", lambda *_: None)  # nobody looks at the times
+        return Runner(World(page, folder, store), scratch)
+
+    return make
