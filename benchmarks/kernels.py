@@ -326,9 +326,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--one-thread", action="store_true", help="run backward passes on the calling thread")
-    parser.add_argument(
-        "--check", action="store_true", help="exit with 1 unless all that was measured is met"
-    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 unless all that was measured is met")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("torch sees no GPU here")
