@@ -94,11 +94,9 @@ def check_calibratable(run: Run, num_examples: int, goal: Goal) -> None:
     first, last = options.exit_depths[0], options.exit_depths[-1]
     budget = goal.depth_budget
     if budget is not None and not first <= budget < last:
-        saves_nothing = f"{run.folder} has no more than {last} blocks, so that a budget of {budget:g} saves nothing"
-        out_of_reach = (
-            f"nobody leaves {run.folder} before depth {first}, so that a budget of {budget:g} is out of reach"
-        )
-        why = saves_nothing if budget >= last else out_of_reach
+        why = f"nobody leaves {run.folder} before depth {first}, so that a budget of {budget:g} blocks is out of reach"
+        if budget >= last:
+            why = f"{run.folder} has no more than {last} blocks, so that a budget of {budget:g} saves nothing"
         raise InputError(f"{why}; give {first} or more, and less than {last}")
     if num_examples < FEWEST_EXAMPLES:
         few = "1 example is" if num_examples == 1 else f"{num_examples} examples are"
