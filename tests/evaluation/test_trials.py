@@ -63,7 +63,7 @@ def test_less_is_better(make_run: MakeRun) -> None:
     run = load_run(make_run("leaving text"), device="cpu")
     trials = Trials(run, read_examples(run.task, "valid"))
     trial = trials.of(FIRST)
-    assert trials.metric == "perplexity"
+    assert trials.metric == "word_perplexity"
     assert trials.lost(trial) == trial.quality - trials.full.quality
 
 
