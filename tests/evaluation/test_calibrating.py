@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from depthwise.config import ConfidenceConfig, PatienceConfig, PolicyConfig
@@ -20,10 +21,11 @@ from depthwise.evaluation import (
     read_settings,
     write_setting,
 )
-from depthwise.evaluation import calibrating as module
-from depthwise.evaluation.calibrating import Calibration, strict_to_bold
+from depthwise.evaluation import trials as module
 from depthwise.evaluation.evaluating import Outcome
+from depthwise.evaluation.thresholds import strict_to_bold
 from depthwise.evaluation.timing import Timing
+from depthwise.evaluation.trials import Trials
 from depthwise.metrics import Score
 
 MakeRun = Callable[..., Path]
@@ -139,7 +141,7 @@ def test_a_promise_that_saves_nothing(run: Run, examples: list[Example]) -> None
 
 
 def test_no_promise(run: Run, examples: list[Example], made_up: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Calibration, "_losses", lambda self, trial: __import__("numpy").ones(NUM_EXAMPLES))
+    monkeypatch.setattr(Trials, "losses", lambda self, trial, of: np.ones(NUM_EXAMPLES))
     found = calibrate(run, "valid", examples, Goal(risk=0.3, confidence=0.1))
     assert not found.budget_met
     assert found.risk == {"mean_loss": 1.0, "p_value": 1.0}
@@ -195,7 +197,8 @@ def test_names(run: Run, examples: list[Example], made_up: list[Any]) -> None:
     [
         ({}, "say what to calibrate for"),
         ({"quality_drop": 1, "depth_budget": 2}, "two goals"),
-        ({"quality_drop": -1}, "would be a gain"),
+        ({"quality_drop": -1}, "a quality drop of -1 is none; give 0 or more"),
+        ({"quality_drop": float("nan")}, "a quality drop of nan is none"),
         ({"risk": 2}, "lies between 0 and 1"),
         ({"risk": 0.1, "confidence": 0.95}, r"write --confidence 0\.05"),
         ({"risk": 0.1, "of": "luck"}, "answers, quality"),
@@ -212,10 +215,16 @@ def test_what_cannot_be_calibrated(make_run: MakeRun, run: Run, examples: list[E
         calibrate(run, "valid", examples[:3], Goal(quality_drop=1))
     with pytest.raises(InputError, match="0 examples are too few"):
         calibrate(run, "valid", [], Goal(quality_drop=1))
-    with pytest.raises(InputError, match=r"more examples than 40.*600 by hoeffding, 78 by bentkus"):
+    with pytest.raises(InputError, match="1 example is too few"):
+        calibrate(run, "valid", examples[:1], Goal(quality_drop=1))
+    with pytest.raises(InputError, match=r"40 examples.*600 by hoeffding and 78 by bentkus; give more, or allow"):
         calibrate(run, "valid", examples, Goal(risk=0.05))
-    for budget in (0.5, 4, 9):
-        with pytest.raises(InputError, match=r"out of reach.*from depth 1 to 4"):
+    with pytest.raises(InputError, match=r"40 examples.*150 by hoeffding and 38 by bentkus; add --bound bentkus$"):
+        calibrate(run, "valid", examples, Goal(risk=0.1))
+    with pytest.raises(InputError, match=r"nobody leaves .* before depth 1.* 0\.5 blocks is out of reach; give 1"):
+        calibrate(run, "valid", examples, Goal(depth_budget=0.5))
+    for budget in (4, 9):
+        with pytest.raises(InputError, match=rf"no more than 4 blocks.* of {budget} saves nothing.*less than 4$"):
             calibrate(run, "valid", examples, Goal(depth_budget=budget))
     with pytest.raises(InputError, match="has no exits"):
         calibrate(load_run(make_run("classes"), device="cpu"), "valid", examples, Goal(quality_drop=1))

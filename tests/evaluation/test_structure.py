@@ -22,10 +22,10 @@ from depthwise.evaluation import (
     setting_of,
     sweep,
 )
-from depthwise.evaluation.calibrating import strict_to_bold
 from depthwise.evaluation.costing import SequenceCosts
 from depthwise.evaluation.frontier import policies_to_try
 from depthwise.evaluation.policies import in_file_names
+from depthwise.evaluation.thresholds import strict_to_bold
 
 MakeRun = Callable[..., Path]
 KINDS = ("structured classes", "structured numbers", "structured tags", "structured text")

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthwise.errors import InputError
-from depthwise.metrics.risk import P_VALUES, bentkus, fewest_examples, furthest_passing, hoeffding
+from depthwise.metrics.risk import (
+    P_VALUES,
+    bentkus,
+    binomial_interval,
+    fewest_examples,
+    furthest_passing,
+    hoeffding,
+)
 
 
 def test_hoeffding_by_hand() -> None:
@@ -74,7 +81,27 @@ def test_the_promise_is_kept(bound: str) -> None:
     assert broken <= 400 * error
 
 
+@pytest.mark.parametrize(("count", "num"), [(1, 10), (7, 10), (9, 10), (13, 200)])
+def test_an_interval_of_rates_leaves_the_same_aside_at_both_ends(count: int, num: int) -> None:
+    def at_most(most: int, chance: float) -> float:
+        return sum(math.comb(num, each) * chance**each * (1 - chance) ** (num - each) for each in range(most + 1))
+
+    low, high = binomial_interval(count, num, 0.9)
+    assert low < count / num < high
+    assert at_most(count, high) == pytest.approx(0.05)
+    assert 1 - at_most(count - 1, low) == pytest.approx(0.05)
+
+
+def test_an_interval_of_rates_at_the_ends() -> None:
+    assert binomial_interval(0, 200) == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
+    assert binomial_interval(200, 200) == pytest.approx((0.025 ** (1 / 200), 1))
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InputError, match="there cannot be 3 of 2"):
+        binomial_interval(3, 2)
+    with pytest.raises(InputError, match="there cannot be 0 of 0"):
+        binomial_interval(0, 0)
     with pytest.raises(InputError, match="risk lies between 0 and 1; 0 does not"):
         furthest_passing([0.1], 10, 0, 0.1)
     with pytest.raises(InputError, match=r"chance of breaking the promise lies between 0 and 1; 1\.5 does not"):

@@ -91,10 +91,10 @@ def calibrate(
 
     from depthwise.evaluation import (
         Goal,
-        chosen_policy,
         fitted_temperatures,
         load_run,
         parted,
+        policy_asked_for,
         read_examples,
         write_setting,
     )
@@ -121,10 +121,7 @@ def calibrate(
     quieten()
     folder = Path(folders[0])
     run = load_run(folder, changes, device.value, precision.value)
-    policy = None
-    if of_policy:
-        needs_one = ["policy.threshold=0"] if "policy.kind=confidence" in of_policy else []
-        policy = chosen_policy(run.model, folder, [*of_policy, *needs_one])
+    policy = policy_asked_for(run, of_policy)
     examples = read_examples(run.task, split.value)[:limit]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{folder}, {split.value}: {len(examples):,} examples")

@@ -26,7 +26,9 @@ from depthwise.evaluation.results import (
 from depthwise.evaluation.runs import Run, by_policy, load_model, load_run, open_run, pick_device
 from depthwise.evaluation.streaming import Line, Reply, predict_lines, read_chunks, score_lines
 from depthwise.evaluation.temperatures import fitted_temperatures
+from depthwise.evaluation.thresholds import policy_asked_for, strict_to_bold
 from depthwise.evaluation.timing import Timing, hardware, timed
+from depthwise.evaluation.trials import Trial, Trials
 
 __all__ = [
     "CalibratedSetting",
@@ -41,6 +43,8 @@ __all__ = [
     "Run",
     "Seeds",
     "Timing",
+    "Trial",
+    "Trials",
     "aligned",
     "by_policy",
     "calibrate",
@@ -60,6 +64,7 @@ __all__ = [
     "own_policy",
     "parted",
     "pick_device",
+    "policy_asked_for",
     "predict_all",
     "predict_lines",
     "predict_rows",
@@ -75,6 +80,7 @@ __all__ = [
     "setting_named",
     "setting_of",
     "strict_json",
+    "strict_to_bold",
     "sweep",
     "timed",
     "write_evaluation",

@@ -156,7 +156,7 @@ def read_examples(task: Task, split: str) -> list[Example]:
         report.num_kept = len(examples)
         log.warning("%s: %s", corpus.name, report.summary())
     if not examples:
-        raise DataError(f"{corpus.name} has no examples; give data.{split}=FILE with at least one")
+        raise DataError(f"there are no examples in {corpus.name}; give data.{split}=FILE with at least one")
     return examples
 
 

@@ -74,6 +74,25 @@ def check_levels(risk: float, error: float) -> None:
             raise InputError(f"the {name} lies between 0 and 1; {value} does not")
 
 
+def binomial_interval(count: int, num_trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Chances by which that many of so many trials are no wonder, from the least to the greatest (Clopper, Pearson)."""
+    if not 0 <= count <= num_trials or num_trials < 1:
+        raise InputError(f"there cannot be {count} of {num_trials}; give a count from 0 to at least one trial")
+    aside = (1 - level) / 2
+    low = 0.0 if count == 0 else _chance_where(lambda chance: _binomial_tail(count - 1, num_trials, chance) < 1 - aside)
+    high = _chance_where(lambda chance: _binomial_tail(count, num_trials, chance) < aside)
+    return low, 1.0 if count == num_trials else high
+
+
+def _chance_where(is_above: Callable[[float], bool]) -> float:
+    """The chance from which on something is so, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_above(middle) else (middle, high)
+    return (low + high) / 2
+
+
 def _binomial_tail(most: int, num_trials: int, chance: float) -> float:
     """P(Binomial(num_trials, chance) ≤ most), summed from logarithms."""
     if most >= num_trials:

@@ -1,0 +1,80 @@
+"""The same examples by one policy after another, each beside full depth: what a choice among policies is made from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from depthwise.config import FixedDepthConfig, PolicyConfig
+from depthwise.data import Example
+from depthwise.evaluation.evaluating import Outcome, outcome_of
+from depthwise.evaluation.likeness import Values, goodness, likeness
+from depthwise.evaluation.policies import check_exits, in_words, setting_of
+from depthwise.evaluation.runs import Run, by_policy
+
+Say = Callable[[str], None]
+
+
+def _nothing(text: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A policy, and what became of the data with it."""
+
+    options: PolicyConfig
+    quality: float
+    mean_depth: float
+    outcome: Outcome
+
+
+class Trials:
+    """What becomes of some examples by policies, each tried once. Whoever makes them puts the run's own policy back."""
+
+    def __init__(self, run: Run, examples: Sequence[Example], say: Say = _nothing) -> None:
+        check_exits(run.model, run.folder)
+        self.run, self.examples, self.say = run, examples, say
+        self.metric = run.task.metrics[0]
+        self.sign = -1 if self.metric in run.task.lower_is_better else 1
+        self.full_depth = run.model.config.options.exit_depths[-1]
+        self.known: dict[PolicyConfig, Trial] = {}
+        """All but full depth."""
+        self.full = self._try(FixedDepthConfig(depth=self.full_depth), None)
+
+    def of(self, options: PolicyConfig) -> Trial:
+        """What becomes of the data by a policy."""
+        if options == self.full.options:
+            return self.full
+        if options not in self.known:
+            self.known[options] = self._try(options, options)
+        return self.known[options]
+
+    def _try(self, options: PolicyConfig, used: PolicyConfig | None) -> Trial:
+        outcome = outcome_of(by_policy(self.run, used), self.examples, shows_progress=False)
+        quality, depth = outcome.scores[self.metric].value, outcome.mean_depth
+        trial = Trial(options, quality, float(self.full_depth) if depth is None else depth, outcome)
+        name = "full depth" if used is None else said(options)
+        self.say(f"{name}: {self.metric} {quality:.2f} at a mean depth of {trial.mean_depth:.2f}")
+        return trial
+
+    def leaves(self, trial: Trial) -> bool:
+        """Whether anybody leaves early."""
+        return trial.mean_depth < self.full_depth
+
+    def lost(self, trial: Trial) -> float:
+        """By how many points of the quoted metric full depth is better."""
+        return self.sign * (self.full.quality - trial.quality)
+
+    def losses(self, trial: Trial, of: str) -> Values:
+        """Of every example, from 0 to 1: how far its answer is from that of full depth, or by how much it is worse."""
+        task, answers, full = self.run.task, trial.outcome.predictions, self.full.outcome.predictions
+        if of == "answers":
+            return 1 - likeness(task, answers, full)
+        worse = goodness(task, full, self.examples) - goodness(task, answers, self.examples)
+        return np.maximum(worse, 0.0)
+
+
+def said(options: PolicyConfig) -> str:
+    """A policy as people read it."""
+    return ", ".join(text for text in (options.kind, in_words(setting_of(options))) if text)
