@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from depthwise.serving.completions import completion_routes
 from depthwise.serving.encoder_routes import encoder_routes
 from depthwise.serving.guard import Guard, error_response
 from depthwise.serving.hub import Hub
@@ -56,6 +57,7 @@ def create_app(hub: Hub, lifespan: Any = None) -> FastAPI:
     )
     app.add_middleware(Guard, hub=hub)
     app.include_router(text_routes(hub, OF_POSTS))
+    app.include_router(completion_routes(hub, OF_POSTS))
     app.include_router(encoder_routes(hub, OF_POSTS))
     _add_state(app, hub)
     _add_playground(app)

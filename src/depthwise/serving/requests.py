@@ -109,7 +109,14 @@ async def prepared(hub: Hub, request: Request, served: Served, prepare: Callable
 
 async def answer_to(hub: Hub, request: Request, future: "Future[Found]") -> Found:
     """What a future gives. Where time is over or the client has gone, what was asked for is called off."""
-    waited = asyncio.wrap_future(future)
+    try:
+        return await unless_gone(hub, request, asyncio.wrap_future(future))
+    finally:
+        future.cancel()
+
+
+async def unless_gone(hub: Hub, request: Request, waited: "asyncio.Future[Found]") -> Found:
+    """The same for what the server itself does."""
     gone = asyncio.ensure_future(_gone(request))
     try:
         both: set[asyncio.Future[Any]] = {waited, gone}
@@ -122,7 +129,7 @@ async def answer_to(hub: Hub, request: Request, future: "Future[Found]") -> Foun
     except DepthwiseError as error:
         raise refused_by(hub, error) from None
     finally:
-        future.cancel()
+        waited.cancel()
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
