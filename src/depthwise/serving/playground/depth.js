@@ -20,9 +20,11 @@ export function stopsOf(model) {
 }
 
 function settingWords(setting, layers) {
-  const policy = typeof setting.policy === "string" ? setting.policy : setting.policy && setting.policy.kind;
-  const measured = setting.mean_depth == null ? "" : ` ${setting.mean_depth.toFixed(2)} of ${layers} blocks per token on validation data.`;
-  return `Calibrated: tokens leave by ${policy || "the policy of the run"}.${measured}`;
+  const policy = typeof setting.policy === "string" ? setting.policy : "the policy of the run";
+  const words = [`Calibrated: tokens leave by ${policy}.`], { mean_depth: mean, quality, full_quality: full, metric } = setting;
+  if (mean != null) words.push(`On validation data ${mean.toFixed(2)} of ${layers} blocks per token`);
+  if (mean != null && quality != null && full != null) words[1] += `, and ${metric} ${quality.toFixed(2)} instead of ${full.toFixed(2)}`;
+  return words.join(" ") + (mean != null ? "." : "");
 }
 
 export class DepthControl {

@@ -36,7 +36,8 @@ export class Panel {
 
   finish(answer, context) {
     this.output.replaceChildren(...said(answer, context));
-    if (!this.strip.tokens.length) for (const token of tokensOf(answer)) this.strip.add(token);
+    const tokens = tokensOf(answer);
+    if (tokens.length !== this.strip.tokens.length || tokens.some((token, i) => token.text !== this.strip.tokens[i].text)) this.strip.replace(tokens);
     this.details.replaceChildren(...[scores(answer), this.costs(answer)].filter(Boolean));
     this.settle();
   }
@@ -70,7 +71,12 @@ export class Panel {
   }
 }
 
-export function tokensOf(answer) { return answer.tokens || answer.words || []; }
+// The token that ends a text has no letters of its own
+export function tokensOf(answer) {
+  const tokens = answer.tokens || answer.words || [], last = tokens.at(-1);
+  if (!last || last.text !== "" || answer.finish_reason !== "stop") return tokens;
+  return [...tokens.slice(0, -1), { ...last, text: "(end)" }];
+}
 
 // The answer in a few words, by which two answers are the same or not
 export function gist(answer) {

@@ -9,7 +9,7 @@ import { hideTip, unlike } from "./tokens.js";
 const PAUSE = 400; // milliseconds without a key before what is typed is asked
 const KINDS = {
   generate: { path: "v1/generate", first: "Text", fields: (text) => ({ input: text }) },
-  classify: { path: "v1/classify", first: "Text", second: "Second text, where the model compares two", fields: (text, second) => ({ input: text, ...(second ? { pair: second } : {}) }) },
+  classify: { path: "v1/classify", first: "Text", second: "Second text", fields: (text, second) => ({ input: text, ...(second ? { pair: second } : {}) }) },
   tag: { path: "v1/tag", first: "Text", fields: (text) => ({ input: text }) },
   answer: { path: "v1/answer", first: "Question", second: "Text that holds the answer", needsSecond: true, fields: (text, second) => ({ question: text, context: second }) },
 };
@@ -56,7 +56,7 @@ function useModel() {
   byId("about").textContent = `${model.task.replaceAll("_", " ")}, ${model.layers} blocks`;
   byId("text-name").textContent = kind().first;
   byId("second-name").textContent = kind().second || "";
-  byId("second-field").hidden = !kind().second;
+  byId("second-field").hidden = !kind().second || (!kind().needsSecond && !model.pair);
   byId("language").replaceChildren(...languages.map((language) => make("option", { value: language }, language)));
   byId("language-label").hidden = !languages.length;
   const isMade = model.kind === "generate";
@@ -102,7 +102,7 @@ function options() {
 }
 
 function question() {
-  const text = byId("text").value, second = byId("second").value, chosen = depth.chosen();
+  const text = byId("text").value, second = byId("second-field").hidden ? "" : byId("second").value, chosen = depth.chosen();
   if (!text.trim() || (kind().needsSecond && !second.trim()) || chosen === null) return null;
   return { chosen, body: { model: state.model.name, ...kind().fields(text, second), ...options() } };
 }

@@ -6,7 +6,7 @@ const LONGEST = 60;
 
 function shown(text) {
   const trimmed = text.replace(/^ /, "");
-  return trimmed.length > LONGEST ? trimmed.slice(0, LONGEST - 3) + "…" : trimmed || "␣";
+  return trimmed.length > LONGEST ? trimmed.slice(0, LONGEST - 3) + "…" : trimmed || (text ? "␣" : "·");
 }
 
 export class Strip {
@@ -19,6 +19,12 @@ export class Strip {
     for (const kind of ["pointerover", "focusin", "click"]) this.element.addEventListener(kind, show);
     for (const kind of ["pointerout", "focusout"]) this.element.addEventListener(kind, hideTip);
     this.element.addEventListener("keydown", (event) => this.move(event, tokenOf(event)));
+  }
+
+  replace(tokens) {
+    this.tokens = [];
+    this.element.replaceChildren();
+    for (const token of tokens) this.add(token);
   }
 
   add(token) {
