@@ -143,8 +143,8 @@ class Search:
     """Looks for the highest rate at which the 95th percentile stays under the bound.
 
     ``rate`` is what to try next, or none when the search is over; ``add`` takes what came of it. Rates double, or are
-    halved, until one is kept and one is not; then the gap between them is halved, by ratio, until they are close. A rate
-    counts as kept if one of so many attempts kept it: others may use the machine for a moment.
+    halved, until one is kept and one is not; then the gap between them is halved, by ratio, until they are close. A
+    rate counts as kept if one of so many attempts kept it: others may use the machine for a moment.
     """
 
     def __init__(self, bound: float, first: float, attempts: int) -> None:

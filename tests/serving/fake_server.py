@@ -87,14 +87,14 @@ class FakeServer:
         return [3] + [1] * (count - 1) if count else []
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked, text = body["depth"], body.get("input", body.get("question"))
+        asked, text = body.get("depth", SETTING), body.get("input", body.get("question"))
         words = [self.prefix + word for word in text.split()]
         if asked == 1:
             words = [*words[:-1], "wrong"]
         depths = self.depths(asked, len(words))
         ran = sum(depths)
         common = {
-            "model": body["model"],
+            "model": body.get("model", "numbers"),
             "depth": {"asked": asked, "policy": None, "mean": ran / max(1, len(depths)), "layers": LAYERS},
             "cost": {
                 "token_layers": ran,

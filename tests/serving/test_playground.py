@@ -19,8 +19,8 @@ HOSTILE = '<img src=x onerror="document.title=\'taken\'"><script>document.title=
 class Visit:
     """Opens the playground and remembers everything that it complains of and asks for."""
 
-    def __init__(self, chromium: Any, server: FakeServer) -> None:
-        self.chromium, self.server = chromium, server
+    def __init__(self, chromium: Any, address: str) -> None:
+        self.chromium, self.address = chromium, address
         self.complaints, self.addresses = list[str](), list[str]()
         self.contexts: list[Any] = []
 
@@ -32,8 +32,15 @@ class Visit:
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.addresses.append(request.url))
-        page.goto(self.server.address)
+        page.goto(self.address)
         return page
+
+    def close(self) -> None:
+        """Nothing may have been written to the console, and nobody but the server asked for anything."""
+        for context in self.contexts:
+            context.close()
+        assert [each for each in self.complaints if REFUSED not in each] == []
+        assert [url for url in self.addresses if not url.startswith(self.address)] == []
 
 
 @pytest.fixture
@@ -45,13 +52,9 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def visit(chromium: Any, server: FakeServer) -> Iterator[Visit]:
-    """Nothing may be written to the console, and nobody but the server asked for anything."""
-    found = Visit(chromium, server)
+    found = Visit(chromium, server.address)
     yield found
-    for context in found.contexts:
-        context.close()
-    assert [each for each in found.complaints if REFUSED not in each] == []
-    assert [url for url in found.addresses if not url.startswith(server.address)] == []
+    found.close()
 
 
 def text_of(page: Any, panel: str) -> str:
@@ -73,7 +76,7 @@ def move(page: Any, title: str) -> None:
     raise AssertionError(f"no stop of the slider is called {title}")
 
 
-def test_typing_gives_an_answer(visit: Visit) -> None:
+def test_typing_gives_an_answer(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
     assert visit.complaints == []
@@ -85,14 +88,14 @@ def test_typing_gives_an_answer(visit: Visit) -> None:
     for value in ("Setting drop-0.5", "5 of 12, 42 %", "1.67 of 4", "50.0 ms"):
         assert value in told
     assert "12 of 12, 100 %" in " ".join(page.locator("#full").inner_text().split())
-    last = [body for body in visit.server.asked if body["input"] == "seven eight nine"]
+    last = [body for body in server.asked if body["input"] == "seven eight nine"]
     assert [(body["depth"], body["stream"], body["model"]) for body in last] == [
         (SETTING, True, "numbers"),
         ("full", True, "numbers"),
     ]
 
 
-def test_the_slider_changes_the_answer_and_the_depth(visit: Visit) -> None:
+def test_the_slider_changes_the_answer_and_the_depth(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
     slider = page.get_by_role("slider", name="Depth")
@@ -107,7 +110,7 @@ def test_the_slider_changes_the_answer_and_the_depth(visit: Visit) -> None:
     page.locator("#stops").get_by_text("2", exact=True).click()
     wait_for_summary(page, "The same answer with 50 % fewer layers")
     assert slider.get_attribute("aria-valuetext") == "depth 2"
-    assert [body["depth"] for body in visit.server.asked] == [SETTING, "full", 1, 2]  # full depth is known by then
+    assert [body["depth"] for body in server.asked] == [SETTING, "full", 1, 2]  # full depth is known by then
     move(page, "full depth")
     wait_for_summary(page, "This is full depth")
     assert page.locator("#chosen .token.other").count() == 0
@@ -138,10 +141,10 @@ def test_tokens_are_coloured_by_their_depth(visit: Visit) -> None:
     assert page.locator("#tip").is_hidden()
 
 
-def test_an_answer_is_seen_while_it_is_made(visit: Visit) -> None:
+def test_an_answer_is_seen_while_it_is_made(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    visit.server.pause = 0.15
+    server.pause = 0.15
     page.get_by_label("Text", exact=True).fill(" ".join(map(str, range(40))))
     page.locator("#chosen .token").nth(4).wait_for()
     assert page.locator("#chosen .token").count() < 40
@@ -153,13 +156,13 @@ def test_an_answer_is_seen_while_it_is_made(visit: Visit) -> None:
     assert page.locator("#problem").is_hidden()
 
 
-def test_only_the_last_question_is_answered(visit: Visit) -> None:
+def test_only_the_last_question_is_answered(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    visit.server.pause = 0.1
+    server.pause = 0.1
     page.get_by_label("Text", exact=True).fill(" ".join(["old"] * 30))
     page.locator("#chosen .token", has_text="old").first.wait_for()
-    visit.server.pause = 0.0
+    server.pause = 0.0
     page.get_by_label("Text", exact=True).fill("new")
     page.locator("#full .output", has_text="new").wait_for()
     page.wait_for_timeout(300)
@@ -167,14 +170,14 @@ def test_only_the_last_question_is_answered(visit: Visit) -> None:
     assert page.locator("#chosen .token").count() == 1
 
 
-def test_without_live_answers_a_key_asks(visit: Visit) -> None:
+def test_without_live_answers_a_key_asks(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
     page.get_by_label("answer while I type").uncheck()
-    asked = len(visit.server.asked)
+    asked = len(server.asked)
     page.get_by_label("Text", exact=True).fill("4 5")
     page.wait_for_timeout(600)
-    assert len(visit.server.asked) == asked
+    assert len(server.asked) == asked
     page.get_by_label("Text", exact=True).press("Control+Enter")
     page.locator("#full .output", has_text="4 5").wait_for()
     page.get_by_label("Text", exact=True).fill("  ")
@@ -204,10 +207,10 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
         (Refusal(500, ""), ["The server answered with status 500."]),
     ],
 )
-def test_errors_are_shown_kindly(visit: Visit, refusal: Refusal, words: list[str]) -> None:
+def test_errors_are_shown_kindly(visit: Visit, server: FakeServer, refusal: Refusal, words: list[str]) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    visit.server.refusal = refusal
+    server.refusal = refusal
     page.get_by_label("Text", exact=True).fill("more")
     alert = page.get_by_role("alert")
     alert.wait_for()
@@ -215,26 +218,26 @@ def test_errors_are_shown_kindly(visit: Visit, refusal: Refusal, words: list[str
         assert each in alert.inner_text()
     assert page.locator("#summary").inner_text() == "No answer."
     assert "API key" not in alert.inner_text()
-    visit.server.refusal = None
+    server.refusal = None
     page.get_by_role("button", name="Try again").click()
     wait_for_summary(page, "The same answer")
     assert alert.is_hidden()
 
 
-def test_a_server_that_is_gone(visit: Visit) -> None:
+def test_a_server_that_is_gone(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    visit.server.close()
+    server.close()
     page.get_by_label("Text", exact=True).fill("anyone there")
     page.get_by_role("alert").wait_for()
     assert "depthwise serve" in page.get_by_role("alert").inner_text()
 
 
 @pytest.mark.parametrize("how", ["cut_after", "error_after"])
-def test_an_answer_that_ends_too_soon(visit: Visit, how: str) -> None:
+def test_an_answer_that_ends_too_soon(visit: Visit, server: FakeServer, how: str) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    setattr(visit.server, how, 2)
+    setattr(server, how, 2)
     page.get_by_label("Text", exact=True).fill("one two three")
     page.get_by_role("alert").wait_for()
     told = page.get_by_role("alert").inner_text()
@@ -243,8 +246,8 @@ def test_an_answer_that_ends_too_soon(visit: Visit, how: str) -> None:
     assert "no answer" in page.locator("#chosen").inner_text()
 
 
-def test_a_key_is_asked_for(visit: Visit) -> None:
-    visit.server.key = "secret"
+def test_a_key_is_asked_for(visit: Visit, server: FakeServer) -> None:
+    server.key = "secret"
     page = visit.open()
     page.get_by_role("alert").wait_for()
     assert "wants an API key" in page.get_by_role("alert").inner_text()
@@ -258,7 +261,7 @@ def test_a_key_is_asked_for(visit: Visit) -> None:
     assert "Authorization: Bearer $KEY" in page.locator("#command").inner_text()
 
 
-def test_budgets(visit: Visit) -> None:
+def test_budgets(visit: Visit, server: FakeServer) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")
     page.locator("#options summary").click()
@@ -266,18 +269,18 @@ def test_budgets(visit: Visit) -> None:
     page.get_by_label("At most, from 0 to 1").fill("0.4")
     page.locator("#chosen-name", has_text="At most 0.4 of the compute").wait_for()
     wait_for_summary(page, "The same answer")
-    assert visit.server.asked[-1]["depth"] == {"compute": 0.4}
+    assert server.asked[-1]["depth"] == {"compute": 0.4}
     assert page.get_by_role("slider").is_disabled()
     page.locator("#stops").get_by_text("3", exact=True).click()
     wait_for_summary(page, "The same answer with 25 % fewer layers")
     assert page.get_by_role("slider").is_enabled()
 
 
-def test_options_and_languages_are_sent(visit: Visit) -> None:
-    visit.server.models = [model(languages=["de", "fr"])]
+def test_options_and_languages_are_sent(visit: Visit, server: FakeServer) -> None:
+    server.models = [model(languages=["de", "fr"])]
     page = visit.open()
     wait_for_summary(page, "The same answer")
-    assert visit.server.asked[0]["to"] == "de"
+    assert server.asked[0]["to"] == "de"
     page.get_by_label("Translate to").select_option("fr")
     page.locator("#options summary").click()
     page.get_by_label("Tokens at most").fill("7")
@@ -285,13 +288,13 @@ def test_options_and_languages_are_sent(visit: Visit) -> None:
     wait_for_summary(page, "The same answer")
     page.wait_for_timeout(600)
     wait_for_summary(page, "The same answer")
-    assert {"to": "fr", "max_new_tokens": 7, "seed": 3}.items() <= visit.server.asked[-1].items()
-    assert "temperature" not in visit.server.asked[-1]
+    assert {"to": "fr", "max_new_tokens": 7, "seed": 3}.items() <= server.asked[-1].items()
+    assert "temperature" not in server.asked[-1]
 
 
-def test_every_kind_of_model(visit: Visit) -> None:
+def test_every_kind_of_model(visit: Visit, server: FakeServer) -> None:
     pair = {"question": "Which colour?", "context": "The sky is blue today."}
-    visit.server.models = [
+    server.models = [
         model(),
         model("mood", "classify", examples=["so good"]),
         model("words", "tag", examples=["a cat"]),
@@ -313,19 +316,19 @@ def test_every_kind_of_model(visit: Visit) -> None:
     page.locator("#answers").wait_for(state="hidden")
 
 
-def test_hostile_text_is_shown_as_text(visit: Visit) -> None:
-    visit.server.prefix = HOSTILE.replace(" ", "\u00a0")
-    visit.server.models = [model(HOSTILE, examples=[HOSTILE])]
+def test_hostile_text_is_shown_as_text(visit: Visit, server: FakeServer) -> None:
+    server.prefix = HOSTILE.replace(" ", "\u00a0")
+    server.models = [model(HOSTILE, examples=[HOSTILE])]
     page = visit.open(size=PHONE)
     wait_for_summary(page, "answer")
     page.wait_for_timeout(100)
     assert page.title() == "Depthwise playground"
     assert page.locator("img, body script").count() == 0
-    assert visit.server.prefix in text_of(page, "chosen")
+    assert server.prefix in text_of(page, "chosen")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.locator("#chosen .token").first.hover()
     assert "<img" in page.locator("#tip").inner_text()
-    visit.server.refusal = Refusal(422, HOSTILE, HOSTILE)
+    server.refusal = Refusal(422, HOSTILE, HOSTILE)
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
     assert HOSTILE in page.get_by_role("alert").inner_text()
@@ -334,17 +337,17 @@ def test_hostile_text_is_shown_as_text(visit: Visit) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_readable_and_named(visit: Visit, scheme: str, size: dict[str, int]) -> None:
+def test_readable_and_named(visit: Visit, server: FakeServer, scheme: str, size: dict[str, int]) -> None:
     depths = {**model()["depths"], "fixed": list(range(1, 25))}
-    visit.server.models = [model(languages=["de"]), model("many", layers=24, depths=depths)]
+    server.models = [model(languages=["de"]), model("many", layers=24, depths=depths)]
     page = visit.open(size=size, scheme=scheme)
     wait_for_summary(page, "The same answer")
     move(page, "depth 1")
     wait_for_summary(page, "Another answer")
-    visit.server.refusal = Refusal(401, "a key", "send it")
+    server.refusal = Refusal(401, "a key", "send it")
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
-    visit.server.refusal = None
+    server.refusal = None
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     for name in ("numbers", "many"):
         page.get_by_role("combobox", name="Model", exact=True).select_option(name)
@@ -365,12 +368,12 @@ def test_the_theme_can_be_chosen(visit: Visit) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-def test_the_command_is_the_request(visit: Visit) -> None:
-    visit.server.models = [model(examples=["it's 1"])]
+def test_the_command_is_the_request(visit: Visit, server: FakeServer) -> None:
+    server.models = [model(examples=["it's 1"])]
     page = visit.open()
     wait_for_summary(page, "The same answer")
     page.locator("#by-hand summary").click()
     command = page.locator("#command").inner_text()
-    assert command.startswith(f"curl {visit.server.address}v1/generate -H 'Content-Type: application/json' -d '")
+    assert command.startswith(f"curl {server.address}v1/generate -H 'Content-Type: application/json' -d '")
     assert r"it'\''s 1" in command
     assert f'"depth":"{SETTING}"' in command
