@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from depthwise.serving.completions import completion_routes
 from depthwise.serving.encoder_routes import encoder_routes
-from depthwise.serving.guard import Guard, error_response
+from depthwise.serving.guard import OPEN, Guard, error_response
 from depthwise.serving.hub import Hub
 from depthwise.serving.measuring import CONTENT_TYPE
 from depthwise.serving.refusals import Refused
@@ -56,6 +56,8 @@ def create_app(hub: Hub, lifespan: Any = None) -> FastAPI:
         lifespan=lifespan or _closing(hub),
     )
     app.add_middleware(Guard, hub=hub)
+    if hub.options.api_key is not None:
+        _describe_key(app)
     app.include_router(text_routes(hub, OF_POSTS))
     app.include_router(completion_routes(hub, OF_POSTS))
     app.include_router(encoder_routes(hub, OF_POSTS))
@@ -92,6 +94,21 @@ def _closing(hub: Hub) -> Any:
 
     found: Any = lifespan
     return found
+
+
+def _describe_key(app: FastAPI) -> None:
+    """Say in the schema that requests carry a key."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        schema = plain()
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, methods in schema["paths"].items():
+            for operation in methods.values():
+                operation["security"] = [] if path in OPEN else [{"key": []}]
+        return schema
+
+    app.openapi = described  # type: ignore[method-assign]
 
 
 def _add_state(app: FastAPI, hub: Hub) -> None:

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request
 
 from depthwise.errors import DepthwiseError
 from depthwise.serving.completion_schemas import Choice, ChoiceDepth, Completion, CompletionRequest, Usage
-from depthwise.serving.events import EventStream, event
+from depthwise.serving.events import EventStream, described, event
 from depthwise.serving.generating import Prepared, TextServed, Wanted
 from depthwise.serving.guard import trace_of
 from depthwise.serving.hub import Hub, log
 from depthwise.serving.refusals import Refused
-from depthwise.serving.requests import JsonRoute, prepared, refused_by, unless_gone
+from depthwise.serving.requests import JsonRoute, chosen, prepared, refused_by, unless_gone
 from depthwise.serving.schemas import MAX_SEED
 from depthwise.serving.served import Spent
 from depthwise.serving.text_routes import Telling, asked_of
@@ -89,12 +89,11 @@ class Writing:
 
 def completion_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     router = APIRouter(route_class=JsonRoute, responses=responses)
-    streamed = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
-    @router.post("/v1/completions", response_model=Completion, responses={200: streamed}, tags=["text"])
+    @router.post("/v1/completions", response_model=Completion, responses={200: described()}, tags=["text"])
     async def complete(body: CompletionRequest, request: Request) -> Any:
         """Continue prompts, as OpenAI's API does; `depthwise` in each choice says how deep its tokens ran."""
-        served = hub.served(TextServed, body.model, completes=True)
+        served = chosen(hub, request, TextServed, body.model, completes=True)
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         count = body.n or 1
         most = hub.options.limits.choices

@@ -9,7 +9,7 @@ from depthwise.serving.encoding import AnswersServed, ClassesServed, EncoderServ
 from depthwise.serving.guard import trace_of
 from depthwise.serving.hub import Hub, log
 from depthwise.serving.refusals import Refused
-from depthwise.serving.requests import JsonRoute, answer_to, prepared, refused_by
+from depthwise.serving.requests import JsonRoute, answer_to, chosen, prepared, refused_by
 from depthwise.serving.schemas import (
     AnswerAnswer,
     AnswerRequest,
@@ -31,7 +31,7 @@ def encoder_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIR
     @router.post("/v1/classify")
     async def classify(body: ClassifyRequest, request: Request) -> ClassifyAnswer:
         """The class of a text or of a pair of texts, with the probability of each; or the number that is estimated."""
-        served = hub.served(ClassesServed, body.model)
+        served = chosen(hub, request, ClassesServed, body.model)
         if served.takes_pairs and body.pair is None:
             raise Refused(422, "this model judges pairs of texts", "give pair too")
         if body.pair is not None and not served.takes_pairs:
@@ -49,7 +49,7 @@ def encoder_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIR
     @router.post("/v1/tag")
     async def tag(body: TagRequest, request: Request) -> TagAnswer:
         """The tag of every word."""
-        served = hub.served(TagsServed, body.model)
+        served = chosen(hub, request, TagsServed, body.model)
         if isinstance(body.input, list) and any(" " in word for word in body.input):
             raise Refused(422, "a word of input has a blank", "give words one by one")
         text = body.input if isinstance(body.input, str) else " ".join(body.input)
@@ -61,7 +61,7 @@ def encoder_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIR
     @router.post("/v1/answer")
     async def answer(body: AnswerRequest, request: Request) -> AnswerAnswer:
         """The part of a context that answers a question, if any does."""
-        served = hub.served(AnswersServed, body.model)
+        served = chosen(hub, request, AnswersServed, body.model)
         found, common = await _read(hub, request, served, body, (body.question, body.context))
         said, threshold = found.value
         best = said.best[0] if said.best else None

@@ -14,6 +14,14 @@ def event(data: Any, name: str | None = None) -> str:
     return f"data: {line}\n\n" if name is None else f"event: {name}\ndata: {line}\n\n"
 
 
+def described(*names: str) -> dict[str, Any]:
+    """A stream of events in the schema, by the form of each event."""
+    data = {"type": "string", "contentMediaType": "application/json"}
+    fields = {"data": data, **({"event": {"enum": list(names)}} if names else {})}
+    each = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"content": {"text/event-stream": {"schema": {**each, "description": "Of each event."}}}}
+
+
 class EventStream(StreamingResponse):
     """An answer in events. Whatever ends it, ``at_end`` is called once: also where the client has gone before."""
 

@@ -28,6 +28,7 @@ ASSETS = "/assets/"
 TRACE = "trace"
 DISCARDED = 8
 """Times the largest body, which are read of one that is larger, so that the client gets to see why it is refused."""
+DISCARD_SECONDS = 1.0
 OUTCOMES = {401: "unauthorized", 499: "gone", 503: "unavailable", 504: "timeout"}
 log = logging.getLogger("depthwise.serving")
 
@@ -163,7 +164,7 @@ async def _discard(receive: Receive, most: int) -> None:
     """Read the rest of a body, up to a limit, before its request is refused: else some clients never see the answer."""
     size = 0
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DISCARD_SECONDS):
             while size <= most:
                 message = await receive()
                 size += len(message.get("body", b""))

@@ -19,6 +19,7 @@ from depthwise.serving.refusals import Refused
 from depthwise.serving.served import Served
 
 Found = TypeVar("Found")
+S = TypeVar("S", bound=Served)
 GONE = 499
 """The status of a request whose client did not wait; nobody sees it but the log."""
 DEPTHS = (
@@ -73,6 +74,8 @@ def _check_content_type(given: str) -> None:
 
 def refused_by_schema(error: RequestValidationError) -> Refused:
     """What is wrong with a body, each mistake once and without the values that it has there."""
+    if any(each["type"] == "missing" and each["loc"] == ("body",) for each in error.errors()):
+        return Refused(400, "the body is empty", "send what /openapi.json describes")
     found: dict[str, str] = {}
     for each in error.errors():
         place = [str(part) for part in each["loc"] if part != "body"]
@@ -101,9 +104,15 @@ def time_left(hub: Hub, request: Request) -> float:
     return trace_of(request.scope).started + hub.options.limits.seconds - monotonic()
 
 
+def chosen(hub: Hub, request: Request, kind: type[S], name: str | None, *, completes: bool = False) -> S:
+    """The run that a request is for."""
+    served = hub.served(kind, name, completes=completes)
+    trace_of(request.scope).model = served.name
+    return served
+
+
 async def prepared(hub: Hub, request: Request, served: Served, prepare: Callable[[], Found]) -> Found:
     """A text as ids, made in the thread that the run has for that."""
-    trace_of(request.scope).model = served.name
     return await answer_to(hub, request, served.preparing.submit(prepare))
 
 

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Request
 from depthwise.engine import Answer, Said, Ticket
 from depthwise.errors import DepthwiseError
 from depthwise.serving.depth_choices import Asked
-from depthwise.serving.events import EventStream, event
+from depthwise.serving.events import EventStream, described, event
 from depthwise.serving.gathering import Timed
 from depthwise.serving.generating import Prepared, TextServed, Wanted
 from depthwise.serving.guard import trace_of
 from depthwise.serving.hub import Hub, log
 from depthwise.serving.pieces import TextStream
 from depthwise.serving.refusals import Refused
-from depthwise.serving.requests import JsonRoute, answer_to, over_time, prepared, refused_by, time_left
+from depthwise.serving.requests import JsonRoute, answer_to, chosen, over_time, prepared, refused_by, time_left
 from depthwise.serving.schemas import ComputeBudget, Depth, GenerateAnswer, GenerateRequest, QualityBudget, Token
 from depthwise.serving.served import Spent
 
@@ -67,7 +67,7 @@ class Telling:
 
 def text_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     router = APIRouter(route_class=JsonRoute, responses=responses)
-    streamed = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    streamed = described("token", "done", "error")
 
     @router.post("/v1/generate", response_model=GenerateAnswer, responses={200: streamed}, tags=["text"])
     async def generate(body: GenerateRequest, request: Request) -> Any:
@@ -76,7 +76,7 @@ def text_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRout
         With `stream`, the answer is events: `token` with each token as it is made, then `done` with the whole answer,
         or `error`.
         """
-        served = hub.served(TextServed, body.model)
+        served = chosen(hub, request, TextServed, body.model)
         wanted = wanted_by(body)
         if body.stream and wanted.num_beams > 1:
             raise Refused(422, "beams have nothing to stream before their end", "leave out stream or num_beams")
