@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import uvicorn
 
@@ -226,7 +226,10 @@ def test_the_plain_server_answers_as_full_depth(benchmarks: Any, runs: dict[str,
     try:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/generate"
         for text in ("a b c", "b"):
-            theirs = httpx2.post(address, json={"input": text, "max_new_tokens": 3}, timeout=60).json()
+            content = json.dumps({"input": text, "max_new_tokens": 3}).encode()
+            request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                theirs = json.load(reply)
             ours = live.post("/v1/generate", model="translate", input=text, depth="full", max_new_tokens=3).json()
             assert theirs["tokens"] == [token["id"] for token in ours["tokens"]]
             assert theirs["output"] == ours["output"]
