@@ -298,6 +298,9 @@ class TextServed(Served):
     def languages(self) -> list[str] | None:
         return list(self.task.languages) if isinstance(self.task, MultilingualTranslation) else None
 
+    def example(self, texts: tuple[str, ...]) -> str:
+        return texts[-1]  # a language before it is no part of the text
+
     @property
     def completes(self) -> bool:
         return isinstance(self.task, LanguageModeling)

@@ -171,6 +171,10 @@ class Served(ABC):
             examples=self.examples,
         )
 
+    def example(self, texts: tuple[str, ...]) -> str:
+        """An input as people write it."""
+        return "\t".join(texts)
+
     def _examples(self, count: int) -> list[str]:
         """The first inputs of the validation data, as far as it is there."""
         if not count:
@@ -178,6 +182,6 @@ class Served(ABC):
         try:
             report = LineReport(LineRules("skip", self.task.recipe.data.max_chars))
             found = list(islice(self.task.corpus("valid").examples(report), count))
-            return ["\t".join(self.task.inputs_of(example)) for example in found]
+            return [self.example(self.task.inputs_of(example)) for example in found]
         except (DepthwiseError, OSError):
             return []
