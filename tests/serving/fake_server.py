@@ -63,6 +63,7 @@ class FakeServer:
         self.cut_after: int | None = None
         self.error_after: int | None = None
         self.prefix = ""
+        self.slowness = 1.0
         handler = type("Handler", (_Handler,), {"fake": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.http.daemon_threads = True
@@ -99,8 +100,8 @@ class FakeServer:
             "cost": {
                 "token_layers": ran,
                 "full_token_layers": LAYERS * len(words),
-                "seconds": 0.01 * max(1, ran),
-                "queued_seconds": 0.0,
+                "seconds": 0.01 * self.slowness * max(1, ran) + 0.5,
+                "queued_seconds": 0.5,
             },
         }
         tokens = [

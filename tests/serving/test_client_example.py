@@ -79,7 +79,7 @@ def test_the_command(server: FakeServer) -> None:
         return subprocess.run([sys.executable, str(FILE), *arguments], capture_output=True, text=True, timeout=60)
 
     done = run("1 2", "--address", server.address, "--depth", "2", "--stream")
-    assert done.stdout.splitlines() == ["  2 '1'", "  2 ' 2'", "1 2", "4 of 8 layers (2.00 of 4 per token) in 40 ms"]
+    assert done.stdout.splitlines() == ["  2 '1'", "  2 ' 2'", "1 2", "4 of 8 layers (2.00 of 4 per token) in 540 ms"]
     server.close()
     gone = run("1 2", "--address", server.address)
     assert gone.returncode == 1

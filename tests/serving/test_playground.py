@@ -116,6 +116,20 @@ def test_the_slider_changes_the_answer_and_the_depth(visit: Visit, server: FakeS
     assert page.locator("#chosen .token.other").count() == 0
 
 
+def test_times_are_the_shortest_so_far(visit: Visit, server: FakeServer) -> None:
+    page = visit.open()
+    wait_for_summary(page, "2.4 times as fast")  # 5 of 12 layers, at 10 ms each
+    server.slowness = 3.0
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_timeout(300)
+    wait_for_summary(page, "2.4 times as fast")
+    server.slowness = 0.5
+    page.get_by_role("button", name="Answer").click()
+    page.locator("#full", has_text="60.0 ms").wait_for()
+    assert "25.0 ms" in page.locator("#chosen").inner_text()
+    assert [body["depth"] for body in server.asked] == 3 * [SETTING, "full"]
+
+
 def test_tokens_are_coloured_by_their_depth(visit: Visit) -> None:
     page = visit.open()
     wait_for_summary(page, "The same answer")

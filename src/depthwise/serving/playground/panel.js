@@ -34,11 +34,11 @@ export class Panel {
     this.settle();
   }
 
-  finish(answer, context) {
+  finish(answer, context, seconds) {
     this.output.replaceChildren(...said(answer, context));
     const tokens = tokensOf(answer);
     if (tokens.length !== this.strip.tokens.length || tokens.some((token, i) => token.text !== this.strip.tokens[i].text)) this.strip.replace(tokens);
-    this.details.replaceChildren(...[scores(answer), this.costs(answer)].filter(Boolean));
+    this.details.replaceChildren(...[scores(answer), this.costs(answer, seconds)].filter(Boolean));
     this.settle();
   }
 
@@ -47,7 +47,7 @@ export class Panel {
     this.article.removeAttribute("aria-busy");
   }
 
-  costs(answer) {
+  costs(answer, seconds) {
     const { cost, depth } = answer, layers = depth.layers, rows = [];
     const gauge = (part) => {
       const filled = make("span", {});
@@ -60,7 +60,7 @@ export class Panel {
     if (Number.isFinite(used)) row("Layers run", used, `${count(cost.token_layers)} of ${count(cost.full_token_layers)}, ${share(used)}`);
     if (typeof depth.mean === "number") row("Mean depth", depth.mean / layers, `${depth.mean.toFixed(2)} of ${layers}`);
     this.time = gauge(1);
-    rows.push(make("dt", {}, "Time"), make("dd", {}, [this.time, make("span", { class: "number" }, duration(cost.seconds))]));
+    rows.push(make("dt", {}, "Time"), make("dd", {}, [this.time, make("span", { class: "number" }, duration(seconds))]));
     if (answer.finish_reason === "length") rows.push(make("dt", {}, "Ended"), make("dd", { class: "plain" }, "at the most tokens allowed"));
     return make("dl", { class: "costs" }, rows);
   }
@@ -70,6 +70,9 @@ export class Panel {
     if (this.time && longest > 0) this.time.firstChild.style.width = Math.min(100, (100 * seconds) / longest).toFixed(1) + "%";
   }
 }
+
+// What an answer took from its first step: the wait for others to run with says nothing of its depth
+export function ownSeconds({ cost }) { return cost.seconds - (cost.queued_seconds || 0); }
 
 // The token that ends a text has no letters of its own
 export function tokensOf(answer) {

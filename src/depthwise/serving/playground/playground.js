@@ -2,7 +2,7 @@
 
 import { DepthControl } from "./depth.js";
 import { byId, legend, make } from "./elements.js";
-import { Panel, gist, tokensOf } from "./panel.js";
+import { Panel, gist, ownSeconds, tokensOf } from "./panel.js";
 import { Problem, ask, askStreaming, getModels, hasKey, useKey } from "./requests.js";
 import { hideTip, unlike } from "./tokens.js";
 
@@ -15,7 +15,7 @@ const KINDS = {
 };
 
 const panels = { chosen: new Panel(byId("chosen")), full: new Panel(byId("full")) };
-const state = { models: [], model: null, running: null, lastFull: null, timer: null };
+const state = { models: [], model: null, running: null, lastFull: null, timer: null, fastest: { same: "", seconds: {} } };
 const depth = new DepthControl(() => soon(byId("way").value === "slider" ? 0 : PAUSE));
 
 function kind() { return KINDS[state.model.kind]; }
@@ -123,18 +123,18 @@ async function answer() {
   byId("summary").textContent = "Answering …";
   const same = JSON.stringify(asked.body), known = state.lastFull && state.lastFull.same === same ? state.lastFull.answer : null;
   panels.chosen.begin(capital(asked.chosen.title), state.model.layers);
-  if (known) show(panels.full, known, "Full depth");
+  if (known) show(panels.full, known, asked);
   else panels.full.begin("Full depth", state.model.layers);
   try {
     const chosen = await answerOf(panels.chosen, asked.body, asked.chosen.depth, running.signal);
     if (!isNow()) return;
     clearProblem();
     let full = known;
-    if (asked.chosen.isFull) show(panels.full, (full = chosen), "Full depth");
+    if (asked.chosen.isFull) show(panels.full, (full = chosen), asked);
     else if (!full) full = await answerOf(panels.full, asked.body, "full", running.signal);
     if (!isNow()) return;
     state.lastFull = { same, answer: full };
-    compare(chosen, full, asked.chosen);
+    compare(chosen, full, asked);
   } catch (problem) {
     if (!isNow()) return;
     if (problem.name !== "AbortError") {
@@ -151,25 +151,33 @@ async function answerOf(panel, body, asked, signal) {
   const found = state.model.kind === "generate"
     ? await askStreaming(kind().path, request, signal, (token) => { if (!signal.aborted) panel.add(token); })
     : await ask(kind().path, request, signal);
-  if (!signal.aborted) panel.finish(found, body.context);
+  if (!signal.aborted) panel.finish(found, body.context, fastest(body, asked, found));
   return found;
 }
 
-function show(panel, found, title) {
-  panel.begin(title, state.model.layers);
-  panel.finish(found, byId("second").value);
+// The shortest time that this question took at this depth: a busy machine makes any one of them longer
+function fastest(body, asked, found) {
+  const same = JSON.stringify(body), depth = JSON.stringify(asked);
+  if (state.fastest.same !== same) state.fastest = { same, seconds: {} };
+  const before = state.fastest.seconds[depth] ?? Infinity;
+  return (state.fastest.seconds[depth] = Math.min(before, found ? ownSeconds(found) : Infinity));
 }
 
-function compare(chosen, full, { isFull }) {
-  const longest = Math.max(chosen.cost.seconds, full.cost.seconds);
-  panels.chosen.scaleTime(chosen.cost.seconds, longest);
-  panels.full.scaleTime(full.cost.seconds, longest);
+function show(panel, found, { body }) {
+  panel.begin("Full depth", state.model.layers);
+  panel.finish(found, body.context, fastest(body, "full", found));
+}
+
+function compare(chosen, full, { body, chosen: { depth: asked, isFull } }) {
+  const took = fastest(body, asked), fullTook = fastest(body, "full"), longest = Math.max(took, fullTook);
+  panels.chosen.scaleTime(took, longest);
+  panels.full.scaleTime(fullTook, longest);
   panels.chosen.strip.mark(isFull ? new Set() : unlike(tokensOf(chosen), tokensOf(full)));
   if (isFull) {
     byId("summary").textContent = "This is full depth; move the slider to see what less of it does.";
     return;
   }
-  const saved = 1 - chosen.cost.token_layers / full.cost.token_layers, ratio = full.cost.seconds / chosen.cost.seconds;
+  const saved = 1 - chosen.cost.token_layers / full.cost.token_layers, ratio = fullTook / took;
   const parts = [gist(chosen) === gist(full) ? "The same answer" : "Another answer"];
   if (Number.isFinite(saved)) parts.push(saved >= 0 ? `with ${(100 * saved).toFixed(0)} % fewer layers` : `with ${(-100 * saved).toFixed(0)} % more layers`);
   let words = parts.join(" ");
@@ -206,18 +214,23 @@ function stopped() {
   for (const panel of Object.values(panels)) panel.giveUp();
 }
 
+function again() {
+  state.lastFull = null;
+  soon(0);
+}
+
 function typed() { if (byId("live").checked) soon(PAUSE); }
 
 startTheme();
 for (const id of ["text", "second", "max_new_tokens", "temperature", "seed"]) byId(id).addEventListener("input", typed);
 for (const id of ["text", "second"]) {
   byId(id).addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); soon(0); }
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); again(); }
   });
 }
 byId("model").addEventListener("change", useModel);
 byId("language").addEventListener("change", () => soon(0));
-byId("question").addEventListener("submit", (event) => { event.preventDefault(); soon(0); });
+byId("question").addEventListener("submit", (event) => { event.preventDefault(); again(); });
 byId("stop").addEventListener("click", stopped);
 byId("retry").addEventListener("click", () => (byId("question").hidden ? start() : soon(0)));
 byId("key-form").addEventListener("submit", (event) => {
