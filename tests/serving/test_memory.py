@@ -10,6 +10,15 @@ import torch
 from .conftest import LONG, Live, until
 from .test_refusals import BROKEN, POSTS
 
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    *POSTS.items(),
+    ("/v1/generate", {"model": "translate", "input": "a b", "depth": 2, "num_beams": 2}),
+    ("/v1/generate", {"model": "latent", "input": "a", "to": "yy"}),
+    ("/v1/generate", {"model": "text", "input": "a", "temperature": 1.0, "max_new_tokens": 5}),
+    ("/v1/classify", {"model": "words", "input": "a c", "depth": 1}),
+    ("/v1/classify", {"model": "pairs", "input": "a c", "pair": "b"}),
+    ("/v1/completions", {"model": "text", "prompt": ["a", "b"], "stop": "c", "stream": True}),
+]
 BAD = [content for content, _ in BROKEN.values()]
 
 
@@ -17,7 +26,7 @@ def work(live: Live, rounds: int) -> None:
     """Good requests of all kinds, bad ones, and streams that nobody reads to their end."""
 
     def ask(place: int) -> None:
-        path, body = list(POSTS.items())[place % len(POSTS)]
+        path, body = GOOD[place % len(GOOD)]
         assert live.post(path, **body).status_code == 200
         bad = live.ask("POST", path, content=BAD[place % len(BAD)], headers={"content-type": "application/json"})
         assert 400 <= bad.status_code < 500

@@ -16,7 +16,7 @@ from depthwise.serving.generating import Prepared, TextServed, Wanted
 from depthwise.serving.guard import trace_of
 from depthwise.serving.hub import Hub, log
 from depthwise.serving.refusals import Refused
-from depthwise.serving.requests import JsonRoute, chosen, prepared, refused_by, unless_gone
+from depthwise.serving.requests import JsonRoute, chosen, json_answer, prepared, refused_by, unless_gone
 from depthwise.serving.schemas import MAX_SEED
 from depthwise.serving.served import Spent
 from depthwise.serving.text_routes import Telling, asked_of
@@ -99,7 +99,7 @@ def completion_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> A
         most = hub.options.limits.choices
         if len(prompts) * count > most:
             raise Refused(422, f"{len(prompts) * count:,} texts are more than the {most} of a request", "ask for fewer")
-        texts = await prepared(hub, request, served, lambda: _prepared(served, body, prompts, count))
+        texts = await prepared(hub, request, served, prompts, lambda: _prepared(served, body, prompts, count))
         stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
         writings = _begun(hub, served, texts, stops)
         whole = Completion(id=f"cmpl-{secrets.token_hex(12)}", created=int(time.time()), model=served.name, choices=[])
@@ -114,7 +114,7 @@ def completion_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> A
         finally:
             _call_off(writings)
         _record(hub, request, prompts, choices, writings)
-        return whole.model_copy(update={"choices": choices, "usage": _usage(num_prompt, writings)})
+        return json_answer(whole.model_copy(update={"choices": choices, "usage": _usage(num_prompt, writings)}))
 
     return router
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from depthwise.errors import DepthwiseError, InputError, QueueError
 from depthwise.serving.guard import trace_of
@@ -111,9 +112,12 @@ def chosen(hub: Hub, request: Request, kind: type[S], name: str | None, *, compl
     return served
 
 
-async def prepared(hub: Hub, request: Request, served: Served, prepare: Callable[[], Found]) -> Found:
-    """A text as ids, made in the thread that the run has for that."""
-    return await answer_to(hub, request, served.preparing.submit(prepare))
+async def prepared(
+    hub: Hub, request: Request, served: Served, texts: Sequence[str], prepare: Callable[[], Found]
+) -> Found:
+    """Texts as ids."""
+    future = served.prepare(sum(map(len, texts)), prepare)
+    return future.result() if future.done() else await answer_to(hub, request, future)
 
 
 async def answer_to(hub: Hub, request: Request, future: "Future[Found]") -> Found:
@@ -142,6 +146,11 @@ async def unless_gone(hub: Hub, request: Request, waited: "asyncio.Future[Found]
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
+
+
+def json_answer(answer: BaseModel) -> Response:
+    """An answer of the type that the schema names, which need not be checked again."""
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 class ClientGone(Exception):

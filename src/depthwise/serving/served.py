@@ -1,7 +1,9 @@
 """A run that is being served: what all kinds share."""
 
+import threading
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
@@ -22,6 +24,8 @@ from depthwise.serving.schemas import (
 )
 
 Found = TypeVar("Found")
+SHORT = 1000
+"""Characters that are tokenised in less time than it takes to ask another thread."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,15 @@ class Spent:
 
 
 class Served(ABC):
-    """One run under a name. Texts become ids in a thread of its own, one at a time: tokenizers are not for several."""
+    """One run under a name. Its texts become ids one at a time: tokenizers are not for several threads."""
 
     kind: ClassVar[Any]
 
     def __init__(self, name: str, run: Run, options: ServingOptions) -> None:
         self.name, self.run, self.task, self.options = name, run, run.task, options
         self.depths = DepthChoices(run, options.depth)
-        self.preparing = ThreadPoolExecutor(1, thread_name_prefix="depthwise texts")
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="depthwise texts")
+        self._is_preparing = threading.Lock()
         self.examples = self._examples(options.num_examples)
 
     @property
@@ -62,7 +67,27 @@ class Served(ABC):
 
     def close(self) -> None:
         """Finish what was taken."""
-        self.preparing.shutdown()
+        self._preparing.shutdown()
+
+    # Texts
+
+    def prepare(self, num_chars: int, make: Callable[[], Found]) -> "Future[Found]":
+        """Have a text made ids: at once where it is short and nobody else is at it, else in a thread."""
+        found: Future[Found] = Future()
+        if num_chars <= SHORT and self._is_preparing.acquire(blocking=False):
+            try:
+                found.set_result(make())
+            except Exception as error:
+                found.set_exception(error)
+            finally:
+                self._is_preparing.release()
+            return found
+
+        def in_turn() -> Found:
+            with self._is_preparing:
+                return make()
+
+        return self._preparing.submit(in_turn)
 
     # Depth
 

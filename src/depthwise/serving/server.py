@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from depthwise.serving.app import create_app
 from depthwise.serving.hub import Hub
 from depthwise.serving.options import LOOPBACK, ServingOptions
 
+SWITCH_SECONDS = 0.0005
+"""For which a thread may keep others from Python. The usual 5 ms would be the wait at every socket that is written to
+while a model computes."""
 log = logging.getLogger("depthwise.serving")
 
 
@@ -85,7 +89,12 @@ def serve(
         ws="none",
     )
     server = DrainingServer(config, hub)
-    server.run(sockets=[listening])
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        server.run(sockets=[listening])
+    finally:
+        sys.setswitchinterval(usual)
     if failed:
         raise failed[0]
 

@@ -18,7 +18,16 @@ from depthwise.serving.guard import trace_of
 from depthwise.serving.hub import Hub, log
 from depthwise.serving.pieces import TextStream
 from depthwise.serving.refusals import Refused
-from depthwise.serving.requests import JsonRoute, answer_to, chosen, over_time, prepared, refused_by, time_left
+from depthwise.serving.requests import (
+    JsonRoute,
+    answer_to,
+    chosen,
+    json_answer,
+    over_time,
+    prepared,
+    refused_by,
+    time_left,
+)
 from depthwise.serving.schemas import ComputeBudget, Depth, GenerateAnswer, GenerateRequest, QualityBudget, Token
 from depthwise.serving.served import Spent
 
@@ -80,7 +89,7 @@ def text_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRout
         wanted = wanted_by(body)
         if body.stream and wanted.num_beams > 1:
             raise Refused(422, "beams have nothing to stream before their end", "leave out stream or num_beams")
-        asked = await prepared(hub, request, served, lambda: served.prepared(body.input, wanted))
+        asked = await prepared(hub, request, served, [body.input], lambda: served.prepared(body.input, wanted))
         try:
             if body.stream:
                 telling = Telling(served, asked)
@@ -101,7 +110,7 @@ def text_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRout
         ]
         answer = answered(hub, request, served, asked, tokens, served.finish_reason(asked, found), waited, seconds)
         _tell_text(hub, body.input, answer.output)
-        return answer
+        return json_answer(answer)
 
     return router
 
