@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-CLOSEST = 1.06
-"""The search ends when the rate that was kept and the one that was not are within this factor."""
-LOWEST_RATE = 0.25
+ENOUGH = 4
+"""Rates in a row that are not kept and end the search."""
 LONGEST_WAIT = 60.0
 """Seconds that answers are waited for after the last request."""
 MOST_LATE = 0.05
@@ -142,17 +141,16 @@ async def offer(address: str, contents: Sequence[bytes], rate: float, seconds: f
 class Search:
     """Looks for the highest rate at which the 95th percentile stays under the bound.
 
-    ``rate`` is what to try next, or none when the search is over; ``add`` takes what came of it. Rates double, or are
-    halved, until one is kept and one is not; then the gap between them is halved, by ratio, until they are close. A
-    rate counts as kept if one of so many attempts kept it: others may use the machine for a moment.
+    ``rate`` is what to try next, or none when the search is over; ``add`` takes what came of it. Rates rise by one step
+    after another, until several in a row were not kept. A rate counts as kept if one of so many attempts kept it, and
+    one that was not kept does not end the search: others may use the machine for a moment.
     """
 
-    def __init__(self, bound: float, first: float, attempts: int) -> None:
-        self.bound, self.attempts = bound, attempts
+    def __init__(self, bound: float, first: float, step: float, attempts: int) -> None:
+        self.bound, self.step, self.attempts = bound, step, attempts
         self.rate: float | None = first
-        self.attempt = 0
+        self.attempt = self.num_failed = 0
         self.best: Load | None = None
-        self.too_high = math.inf
         self.tried: list[Load] = []
 
     def add(self, load: Load) -> None:
@@ -160,21 +158,12 @@ class Search:
         self.tried.append(load)
         self.attempt += 1
         if load.keeps(self.bound):
-            self.best = load
+            self.best, self.num_failed = load, 0
         elif self.attempt < self.attempts:
             return
         else:
-            self.too_high = self.rate
-        self.attempt, self.rate = 0, self._next(self.rate)
-
-    def _next(self, rate: float) -> float | None:
-        if self.best is None:
-            return rate / 2 if rate / 2 >= LOWEST_RATE else None
-        if self.too_high == math.inf:
-            return 2 * rate
-        if self.too_high / self.best.rate < CLOSEST:
-            return None
-        return math.sqrt(self.best.rate * self.too_high)
+            self.num_failed += 1
+        self.attempt, self.rate = 0, None if self.num_failed == ENOUGH else self.rate * self.step
 
 
 def work_of(bodies: Sequence[bytes]) -> dict[str, int]:

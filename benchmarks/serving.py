@@ -6,9 +6,10 @@
 Starts ``depthwise serve`` on the run, and a plain FastAPI server around Transformers' ``generate`` for the same run
 (``plain_server.py``), on 127.0.0.1. Texts arrive by chance, in a mixture of lengths, without waiting for each other
 (``open_loop.py``); each rate lasts a fixed time. For each way the highest rate at which 95 % of the answers come within
-the bound is searched, so that throughputs are those at the same latency. Ways take turns, and only one of them has
-anything to do at a time, so that neighbours on the machine slow all of them alike: compare numbers of one call with
-each other, not with those of another. Everything ends in the given time, servers included.
+the bound is searched, so that throughputs are those at the same latency. Ways take turns at rising rates, and only one
+of them has anything to do at a time, so that neighbours on the machine slow all of them alike: compare numbers of one
+call with each other, not with those of another; on a busy machine give more ``--attempts`` of fewer ``--seconds``.
+Everything ends in the given time, servers included.
 """
 
 import argparse
@@ -220,7 +221,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         best = row["best"]
         if best is None:
-            table.add_row(row["way"], "kept no rate", *[""] * (len(heads) - 1))
+            table.add_row(row["way"], "none kept", *[""] * (len(heads) - 1))
             continue
         layers = best["token_layers"] / best["full_token_layers"] if best["full_token_layers"] else 1.0
         ratio = adaptive["throughput"] / best["throughput"] if adaptive else float("nan")
@@ -251,8 +252,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--p95", type=float, nargs="+", default=[0.25], help="seconds within which 95 %% of answers have to come"
     )
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long each rate lasts")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate lasts")
     parser.add_argument("--start", type=float, default=16.0, help="the first rate, in requests a second")
+    parser.add_argument("--step", type=float, default=1.19, help="from one rate to the next")
     parser.add_argument("--attempts", type=int, default=2, help="how often a rate may be tried")
     parser.add_argument("--minutes", type=float, default=10.0, help="time for each bound, at most")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -285,7 +287,7 @@ def main() -> None:
             console.print(f"answers of the plain server that are those of full depth, to the letter: {same:.0%}")
         for bound in options.p95:
             lanes = [
-                Lane(each, way, Search(bound, options.start, options.attempts))
+                Lane(each, way, Search(bound, options.start, options.step, options.attempts))
                 for each, way in zip(servers, ways, strict=True)
             ]
             rows += (found := measured(lanes, options, texts, console))
