@@ -165,9 +165,7 @@ def test_large_bodies(live: Live) -> None:
         for _ in range(40):
             yield b"a" * 1000
 
-    check_refused(
-        live.ask("POST", "/v1/classify", content=parts(), headers={"content-type": "application/json"}), 413
-    )
+    check_refused(live.ask("POST", "/v1/classify", content=parts(), headers={"content-type": "application/json"}), 413)
     head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
     assert b" 413 " in live.raw(head + b"99999999999\r\n\r\n{").partition(b"\r\n")[0]
     assert b" 400 " in live.raw(head + b"-5\r\n\r\n{}").partition(b"\r\n")[0]
