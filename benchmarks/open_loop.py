@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-ENOUGH = 4
-"""Rates in a row that are not kept and end the search."""
+BEHIND = 0.8
+ENOUGH = 2
+"""Rates at which a server falls behind, below that share of what arrives, that end the search."""
 LONGEST_WAIT = 60.0
 """Seconds that answers are waited for after the last request."""
 MOST_LATE = 0.05
@@ -56,6 +57,11 @@ class Load:
     def throughput(self) -> float:
         """Answers per second, from the first arrival to the last answer."""
         return self.answered / self.seconds if self.seconds else 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether answers were a good deal fewer than arrivals."""
+        return self.throughput < BEHIND * self.rate
 
     def keeps(self, bound: float) -> bool:
         return self.answered > 0 and self.p95 <= bound
@@ -142,14 +148,15 @@ class Search:
     """Looks for the highest rate at which the 95th percentile stays under the bound.
 
     ``rate`` is what to try next, or none when the search is over; ``add`` takes what came of it. Rates rise by one step
-    after another, until several in a row were not kept. A rate counts as kept if one of so many attempts kept it, and
-    one that was not kept does not end the search: others may use the machine for a moment.
+    after another, until the server has fallen behind the arrivals at several of them. A rate counts as kept if one of
+    so many attempts kept it, and one at which answers are merely late does not end the search: others may use the
+    machine for a moment.
     """
 
     def __init__(self, bound: float, first: float, step: float, attempts: int) -> None:
         self.bound, self.step, self.attempts = bound, step, attempts
         self.rate: float | None = first
-        self.attempt = self.num_failed = 0
+        self.attempt = self.num_behind = 0
         self.best: Load | None = None
         self.tried: list[Load] = []
 
@@ -158,12 +165,12 @@ class Search:
         self.tried.append(load)
         self.attempt += 1
         if load.keeps(self.bound):
-            self.best, self.num_failed = load, 0
+            self.best = load
         elif self.attempt < self.attempts:
             return
         else:
-            self.num_failed += 1
-        self.attempt, self.rate = 0, None if self.num_failed == ENOUGH else self.rate * self.step
+            self.num_behind += all(each.is_behind for each in self.tried[-self.attempts :])
+        self.attempt, self.rate = 0, None if self.num_behind == ENOUGH else self.rate * self.step
 
 
 def work_of(bodies: Sequence[bytes]) -> dict[str, int]:

@@ -141,14 +141,15 @@ def test_nobody_there(open_loop: Any) -> None:
     assert load.p50 == math.inf
 
 
-def searched(open_loop: Any, capacity: float, unlucky: tuple[float, ...] = (), attempts: int = 2) -> Any:
-    """A search in which the first attempt at unlucky rates fails."""
+def searched(open_loop: Any, capacity: float, lateness: tuple[float, ...] = (), attempts: int = 2) -> Any:
+    """A search on a server that answers so many requests a second, always late at some rates."""
     search = open_loop.Search(0.25, 16.0, 1.19, attempts)
     while search.rate is not None:
         assert len(search.tried) < 200
-        is_lucky = search.attempt > 0 or not any(math.isclose(search.rate, each) for each in unlucky)
-        p95 = 0.2 if search.rate <= capacity and is_lucky else 0.3
-        search.add(open_loop.Load(search.rate, 9, 9, 0, 1.0, 0.1, p95, 0.4))
+        is_late = search.rate > capacity or any(math.isclose(search.rate, each) for each in lateness)
+        answered = round(100 * min(search.rate, capacity))
+        offered = round(100 * search.rate)
+        search.add(open_loop.Load(search.rate, offered, answered, 0, 100.0, 0.1, 0.3 if is_late else 0.2, 0.4))
     return search
 
 
@@ -157,18 +158,19 @@ def searched(open_loop: Any, capacity: float, unlucky: tuple[float, ...] = (), a
 def test_the_search_finds_the_highest_rate(open_loop: Any, capacity: float, attempts: int) -> None:
     search = searched(open_loop, capacity, attempts=attempts)
     assert capacity / 1.19 < search.best.rate <= capacity
-    kept = [load for load in search.tried if load.rate <= capacity]
-    assert len(search.tried) == len(kept) + open_loop.ENOUGH * attempts
+    above = [load.rate for load in search.tried if load.is_behind]
+    assert len(above) == open_loop.ENOUGH * attempts
+    assert min(above) > capacity / open_loop.BEHIND
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_bad_luck_does_not_end_the_search(open_loop: Any, attempts: int) -> None:
-    search = searched(open_loop, 137.0, (16.0, 16.0 * 1.19), attempts)
+def test_a_busy_moment_does_not_end_the_search(open_loop: Any, attempts: int) -> None:
+    search = searched(open_loop, 137.0, tuple(16.0 * 1.19**n for n in range(8)), attempts)
     assert 137.0 / 1.19 < search.best.rate <= 137.0
 
 
 def test_the_search_gives_up(open_loop: Any) -> None:
-    search = searched(open_loop, 0.0)
+    search = searched(open_loop, 3.0)
     assert search.best is None
     assert len(search.tried) == 2 * open_loop.ENOUGH
 
