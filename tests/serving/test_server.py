@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from depthwise.cli.main import main
+from depthwise.cli.serve import CACHES, NUM_CACHED
 from depthwise.errors import InputError
 from depthwise.serving.options import ServingOptions
 from depthwise.serving.server import serve
@@ -51,6 +52,13 @@ class Process:
         self.process.send_signal(kind)
         _, errors = self.process.communicate(timeout=SOON)
         return self.process.returncode, errors
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command sets in it is gone after a test."""
+    for name in CACHES:
+        monkeypatch.setenv(name, NUM_CACHED)
 
 
 @pytest.fixture
@@ -180,6 +188,16 @@ def test_a_run_that_cannot_be_loaded_ends_the_server(
     with pytest.raises(InputError, match='has no calibrated setting "nothing"'):
         serve({"tags": runs["tags"]}, ServingOptions(depth="nothing", device="cpu"), port=0, on_ready=told.append)
     assert told == []
+
+
+def test_code_for_shapes_is_not_kept_forever(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless the user has said how much of it is."""
+    monkeypatch.delenv("LRU_CACHE_CAPACITY")
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    assert run_command("serve", tmp_path / "none", monkeypatch=monkeypatch) == 1
+    assert [os.environ[name] for name in CACHES] == ["7", NUM_CACHED]
 
 
 def test_packages_that_are_missing(
