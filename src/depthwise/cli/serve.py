@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from depthwise.cli.run_arguments import Device, DeviceOption, Precision, PrecisionOption, quieten
-from depthwise.errors import BackendUnavailable, InputError
+from depthwise.errors import BackendUnavailable
 
 KEY_VARIABLE = "DEPTHWISE_API_KEY"
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -81,8 +81,6 @@ def serve(
     named = named_runs(runs)
     for folder in named.values():
         run_config(folder)  # says now what is wrong with it
-    if not runs:
-        raise InputError("there is nothing to serve; name the folder of a run")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("depthwise").setLevel(logging.WARNING if quiet else logging.INFO)
     quieten()

@@ -106,7 +106,7 @@ def completion_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> A
         num_prompt = sum(len(asked.ids) for asked in texts[::count])
         if body.stream:
             wants_usage = body.stream_options is not None and body.stream_options.include_usage
-            events = _events(hub, request, writings, whole, num_prompt, wants_usage=wants_usage)
+            events = _events(hub, request, writings, whole, prompts, num_prompt, wants_usage=wants_usage)
             return EventStream(events, lambda: _call_off(writings))
         try:
             wait = asyncio.gather(*(each.write(hub, request, lambda _: None) for each in writings))
@@ -158,6 +158,7 @@ async def _events(
     request: Request,
     writings: Sequence[Writing],
     whole: Completion,
+    prompts: Sequence[str],
     num_prompt: int,
     *,
     wants_usage: bool,
@@ -178,7 +179,7 @@ async def _events(
         choices = await writing
         if wants_usage:
             yield event(whole.model_copy(update={"usage": _usage(num_prompt, writings)}).model_dump())
-        _record(hub, request, [], choices, writings)
+        _record(hub, request, prompts, choices, writings)
         trace.outcome = "ok"
         yield event(DONE)
     except Refused as refused:

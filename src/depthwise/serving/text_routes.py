@@ -93,7 +93,7 @@ def text_routes(hub: Hub, responses: dict[int | str, dict[str, Any]]) -> APIRout
         try:
             if body.stream:
                 telling = Telling(served, asked)
-                return EventStream(_events(hub, request, telling), telling.ticket.cancel)
+                return EventStream(_events(hub, request, telling, body.input), telling.ticket.cancel)
             if wanted.num_beams > 1:
                 timed: Timed[Answer] = await answer_to(hub, request, served.submit_beams(asked))
                 found, waited, seconds = timed.found, timed.waited, timed.seconds
@@ -131,7 +131,7 @@ def wanted_by(body: GenerateRequest) -> Wanted:
     )
 
 
-async def _events(hub: Hub, request: Request, telling: Telling) -> AsyncIterator[str]:
+async def _events(hub: Hub, request: Request, telling: Telling, given: str) -> AsyncIterator[str]:
     trace, served, asked = trace_of(request.scope), telling.served, telling.asked
     trace.outcome = "gone"  # unless it comes to its end
     try:
@@ -140,6 +140,7 @@ async def _events(hub: Hub, request: Request, telling: Telling) -> AsyncIterator
         found = telling.answer()
         reason = served.finish_reason(asked, found)
         answer = answered(hub, request, served, asked, telling.tokens, reason, found.waited, found.seconds)
+        _tell_text(hub, given, answer.output)
         trace.outcome = "ok"
         yield event(answer.model_dump(), "done")
     except Refused as refused:
