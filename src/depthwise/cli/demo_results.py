@@ -1,6 +1,9 @@
 """What ``depthwise demo`` shows of its run: the frontier, numbers that training never saw, the depth of every token."""
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,3 +174,14 @@ def _show_what_next(out: Path, files: Sequence[Path], changes: Sequence[str], co
         "  depthwise train start/translate data.train=mine data.valid=… data.source=en data.target=de 'model.exits={}' "
         "--out runs/mine"
     )
+    console.print(
+        f"\nServe it, and try it in a browser at http://127.0.0.1:8000:\n  {_command()} serve {run} --examples 3"
+    )
+
+
+def _command() -> str:
+    """How this program is called from here."""
+    if shutil.which("depthwise") is not None:
+        return "depthwise"
+    program = Path(sys.executable).with_name("depthwise")
+    return shlex.quote(os.path.relpath(program)) if program.exists() else f"{shlex.quote(sys.executable)} -m depthwise"

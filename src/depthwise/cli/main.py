@@ -19,6 +19,7 @@ from depthwise.cli.prune import prune
 from depthwise.cli.recipes import recipes
 from depthwise.cli.reconstruct import reconstruct
 from depthwise.cli.report import report
+from depthwise.cli.serve import serve
 from depthwise.cli.sweep import sweep
 from depthwise.cli.train import leads, train
 from depthwise.cli.tune import tune
@@ -41,6 +42,7 @@ app.command()(predict)
 app.command()(depths)
 app.command()(reconstruct)
 app.command()(report)
+app.command()(serve)
 app.command()(prune)
 app.command()(layers)
 app.command()(info)
