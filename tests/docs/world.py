@@ -53,7 +53,9 @@ RUNS: dict[str, dict[str, str]] = {
         "runs/tagger": f"start/tag {TAG} model.size=tiny model.exits={{}}",
     },
     "docs/depth.md": {"runs/mine": f"{LEAVING} model.policy.kind=poisson_binomial"},
-    "docs/calibration.md": {"runs/mine": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3"},
+    "docs/calibration.md": dict.fromkeys(
+        ("runs/mine", "runs/demo"), f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3"
+    ),
     "docs/structure.md": {
         "runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed"
     },
@@ -176,7 +178,7 @@ def write_files(folder: Path) -> None:
         write(f"{split}.json", questions())
     for pair in ("en-de", "en-fr", "en-nl"):
         write_pair(folder / "corpus", pair)
-    write("large.tsv", "\n".join(LABELLED * 38) + "\n")
+    write("large.tsv", "\n".join(LABELLED * 50) + "\n")
     write("other.tsv", "good morning\tguten Morgen\n")
     write("tagged.txt", TAGGED)
     write("running.txt", RUNNING)

@@ -181,7 +181,7 @@ class Decoding:
         mask: Tensor | None,
         encoder_outputs: Any,
         search: SearchOptions,
-        recorded: Prepared | None,
+        recorded: Prepared | None = None,
     ) -> Start:
         """Encode sources, as recorded work where what is prepared for that is given, or look at prompts."""
         model, padding = self.model, self.model.config.pad_token_id
