@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -19,8 +20,10 @@ from depthwise.data.masking import (
     MaskingOptions,
     MaskVocabulary,
     beginnings_of_words,
+    filled_places,
     mask_tokens,
     ngram_shares,
+    num_filled_places,
 )
 from depthwise.data.rows import TextRows
 from depthwise.data.sentence_pairs import PairOptions, SentencePairs
@@ -203,6 +206,26 @@ def test_batches() -> None:
     assert batch["sentence_order_label"].tolist() == [1, 0, IGNORED]
     assert "sentence_order_label" not in MaskedCollator(pad_id=1)([replace(short, label=None)])
     assert set(MaskedCollator(pad_id=1)([replace(short, texts=short.texts[:1])])) == {"input_ids", "attention_mask"}
+
+
+@given(st.integers(0, 400), st.integers(1, 20), st.integers(1, 20), st.floats(0.01, 0.99))
+def test_places_are_filled_up(num: int, rows: int, steps: int, rate: float) -> None:
+    """All labels are there, every place once, and there are few numbers of places for a shape."""
+    labels = torch.full((rows * steps,), IGNORED)
+    labels[torch.randperm(rows * steps)[:num]] = 7
+    places = filled_places(labels.view(rows, steps), rate)
+    assert len(set(places.tolist())) == len(places) == num_filled_places(min(num, rows * steps), rows * steps, rate)
+    assert (labels[places] != IGNORED).sum() == (labels != IGNORED).sum()
+    assert {num_filled_places(count, rows * steps, rate) for count in range(int(rate * rows * steps) + 1)} == {
+        num_filled_places(0, rows * steps, rate)
+    }
+
+
+def test_numbers_of_places() -> None:
+    assert [num_filled_places(count, 1000, 0.15) for count in (0, 150, 151, 169, 170, 999)] == [
+        *(150, 150, 169, 169, 188, 1000)
+    ]
+    assert len({num_filled_places(count, 1000, 0.2) for count in range(201, 401)}) == 8
 
 
 def word_piece() -> PreTrainedTokenizerFast:

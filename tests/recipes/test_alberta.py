@@ -37,6 +37,12 @@ def test_pretraining_masks_ngrams_and_learns_order(name: str) -> None:
     assert (model.structure is None) == name.endswith("-fixed")
 
 
+@pytest.mark.parametrize("name", PRETRAINING)
+def test_what_one_gpu_trains_is_recorded(name: str) -> None:
+    """The others are for several processes, which record nothing."""
+    assert read_recipe(name).training.graphs == ("-small" in name)
+
+
 def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep() -> None:
     small, fixed = (options(f"masked_language_modeling/alberta-{name}") for name in ("small", "small-fixed"))
     assert small.encoder == fixed.encoder

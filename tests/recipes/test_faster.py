@@ -39,6 +39,7 @@ def test_the_masked_model_guesses_after_every_block() -> None:
     assert options.exits is not None
     assert options.exits.heads == "tied"
     assert recipe.masking.units == "words"
+    assert recipe.training.graphs
 
 
 @pytest.mark.parametrize("data", SETS)

@@ -48,6 +48,11 @@ def test_names_say_what_models_are(name: str) -> None:
     assert recipe.training.latent.beta == pytest.approx(weight / num_layers, rel=0.02)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("masked_language_modeling/")])
+def test_many_small_layers_are_recorded(name: str) -> None:
+    assert read_recipe(name).training.graphs
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("multilingual/")])
 def test_every_update_has_all_pairs(name: str) -> None:
     recipe = read_recipe(name)

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from depthwise.config import parse_recipe
-from depthwise.data import LineReport
+from depthwise.data import LineReport, Row
 from depthwise.errors import ConfigError, DataError, InputError
 from depthwise.evaluation.validation import validate
 from depthwise.losses import IGNORED
 from depthwise.tasks import MaskedLanguageModeling, open_task
+from depthwise.tasks.base import GRAPH_LENGTHS
 
 LINES = ["the cat sat on the mat", "a dog ran to the mat", "", "the dog sat", "on the cat", "a cat ran"] * 4
 STACK: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ffn_width": 16, "max_positions": 20, "dropout": 0.0}
@@ -135,6 +136,63 @@ def test_it_does_not_matter_how_an_update_is_parted(tmp_path: Path) -> None:
     assert task.num_items(ignored) == 0
     assert float(task.losses(network, ignored, num_items).loss.detach()) == 0
     torch.testing.assert_close(parts, whole)
+
+
+PADDED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "order": {"model": {"sentence_order": True}},
+    "exits": {"model": {"exits": {}}},
+    "structure": {
+        "model": {"encoder": {**STACK, "norm": "pre"}, "structure": {"num_static": 1}, "sentence_order": True}
+    },
+    "n-grams": {"masking": {"rate": 0.2, "units": "ngrams", "max_ngram": 5}},
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_batches_for_recorded_passes_lose_what_others_do(tmp_path: Path, name: str) -> None:
+    """Longer rows and more places than labels change neither loss nor gradients nor what is counted."""
+    task = task_of(tmp_path, **{**PADDED[name], "training": {"graphs": True}})
+    network, examples = model_of(task).train(), task.examples("train")
+    for some in (range(3), range(1, len(examples))):
+        batch = task.collate([examples[number] for number in some])
+        longer = task.padded(batch)
+        assert longer["labels"].shape[1] % GRAPH_LENGTHS == 0
+        assert task.num_items(longer) == task.num_items(batch) == len(batch["label_places"])
+        assert len(longer["label_places"]) > len(batch["label_places"])
+        found = []
+        for given in (batch, longer):
+            network.zero_grad()
+            losses = task.losses(network, given, torch.tensor(7))
+            losses.loss.backward()
+            gradients = [param.grad.clone() for param in network.parameters()]
+            found.append((losses, gradients))
+        (plain, expected), (padded, gradients) = found
+        torch.testing.assert_close(padded.loss, plain.loss, rtol=1e-12, atol=0)
+        torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-14)
+        assert {name: float(value) for name, value in padded.totals.items()} == pytest.approx(
+            {name: float(value) for name, value in plain.totals.items()}, rel=1e-12
+        )
+
+
+def test_the_number_of_places_follows_from_the_shape(tmp_path: Path) -> None:
+    task = task_of(tmp_path, training={"graphs": True})
+    examples, found = task.examples("train"), set()
+    for epoch in range(20):
+        task.set_epoch(examples, epoch)
+        batch = task.collate([examples[number] for number in range(5)])
+        found.add((len(batch["label_places"]), len(task.padded(batch)["label_places"])))
+    assert len({num_labels for num_labels, _ in found}) > 1
+    assert len({num_places for _, num_places in found}) == 1
+
+
+def test_more_labels_than_their_share_are_all_kept(tmp_path: Path) -> None:
+    task = task_of(tmp_path, masking={"rate": 0.1}, training={"graphs": True})
+    ids = np.arange(5, 13)
+    row = Row(0, (ids, ids), None)
+    batch = task.padded(task.collate([row, row]))
+    assert sorted(batch["label_places"].tolist()) == list(range(16))
+    assert task.num_items(batch) == 16
 
 
 def test_scores(tmp_path: Path) -> None:

@@ -88,5 +88,11 @@ def test_recorded_passes_have_their_limits() -> None:
     with pytest.raises(ConfigError) as caught:
         check_training(recipe)
     assert [problem.option for problem in caught.value.problems] == ["training.graphs"] * 3
-    with pytest.raises(ConfigError, match="has no effect on masked_language_modeling"):
-        parse_recipe({"task": "masked_language_modeling", "training": options})
+
+
+@pytest.mark.parametrize("task", ["masked_language_modeling", "text_classification", "tagging", "question_answering"])
+def test_passes_of_encoders_are_recorded(task: str) -> None:
+    options = {"max_updates": 1, "graphs": True, "half_states": True}
+    check_training(parse_recipe({"task": task, "model": {"encoder": {}}, "training": options}))
+    recipe = parse_recipe({"task": task, "model": {"encoder": {}}, "training": {**options, "compile": True}})
+    assert problems(recipe) == {"training.graphs": "is given beside training.compile; give one of them"}

@@ -38,7 +38,6 @@ ONLY_FOR = {
     ),
     **dict.fromkeys(("data.form", "evaluation.context"), ("language_modeling",)),
     "data.empty_lines": ("language_modeling", "masked_language_modeling"),
-    "training.graphs": tuple(task for task in TASKS if task != "masked_language_modeling"),
     **dict.fromkeys(("evaluation.lead_sentences", "evaluation.several_references"), ("summarization",)),
 }
 """The tasks of options that have no effect on others."""

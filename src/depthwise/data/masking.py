@@ -11,6 +11,7 @@ what it has to guess.
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,9 +30,11 @@ from depthwise.data.sentence_pairs import SentencePairs
 from depthwise.data.store import Row
 from depthwise.data.templates import fast_tokenizer
 from depthwise.errors import ConfigError, DataError, Problem
-from depthwise.shapes import Tensor
+from depthwise.shapes import Int, Tensor
 
 Ids = npt.NDArray[np.int64]
+PLACE_STEPS = 8
+"""Into how many parts the number of places is divided that a batch is expected to need: what it may grow by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,25 @@ class MaskedCollator:
             order = torch.tensor([row.label for row in rows])
             batch["sentence_order_label"] = order.masked_fill(ignored, IGNORED)
         return batch
+
+
+def filled_places(labels: Int[Tensor, "B T"], rate: float) -> Int[Tensor, "M"]:
+    """``label_places`` of a batch, filled up with other places to a number that follows from its shape alone.
+
+    The others have the label ``IGNORED`` and weigh nothing; no place comes twice. A batch with more labels than the
+    number for its shape gets the next one, since all labels are kept.
+    """
+    has_label = labels.flatten() != IGNORED
+    where, others = has_label.nonzero().squeeze(1), (~has_label).nonzero().squeeze(1)
+    return torch.cat([where, others])[: num_filled_places(len(where), labels.numel(), rate)]
+
+
+def num_filled_places(num_labels: int, num_tokens: int, rate: float) -> int:
+    """⌈rate · tokens⌉, with padding counted as tokens, or more by as few eighths of that as hold all labels."""
+    expected = math.ceil(rate * num_tokens)
+    step = math.ceil(expected / PLACE_STEPS)
+    more = max(0, math.ceil((num_labels - expected) / step))
+    return min(num_tokens, expected + more * step)
 
 
 def mask_tokens(

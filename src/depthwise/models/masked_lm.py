@@ -64,7 +64,7 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
         assert hidden is not None
         assert depths is not None
         if label_places is not None:
-            hidden, depths = hidden.flatten(0, 1)[label_places], depths.flatten()[label_places]
+            hidden, depths = _at(label_places, hidden), depths.flatten()[label_places]
             wanted = None if labels is None else labels.flatten()[label_places]
         logits = self.scores_each(hidden, depths)
         loss = None if wanted is None else token_cross_entropy(logits, wanted, num_items_in_batch)
@@ -94,7 +94,7 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
         wanted = objective.repeated(labels)
         assert wanted is not None
         if places is not None and objective.num_copies == 1:
-            states = tuple(state.flatten(0, 1)[places].unsqueeze(0) for state in states)
+            states = tuple(_at(places, state).unsqueeze(0) for state in states)
             wanted = wanted.flatten()[places].unsqueeze(0)
             chosen = None if chosen is None else chosen.flatten()[places].unsqueeze(0)
         found = exit_cross_entropy(
@@ -111,6 +111,11 @@ class DepthwiseForMaskedLM(HasLanguageHead, EncoderHead):
         if found.statistics is None:
             return taught
         return taught.replaced(exit_correct=num_correct(found.statistics.correct, chosen))
+
+
+def _at(places: Int[Tensor, "M"], states: Float[Tensor, "B T D"]) -> Float[Tensor, "M D"]:
+    """The states at some places, none of which comes twice; unlike indexing, the way back need not sort them."""
+    return states.flatten(0, 1).index_select(0, places)
 
 
 def _check_exits(config: DepthwiseConfig) -> None:

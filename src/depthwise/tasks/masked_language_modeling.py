@@ -25,6 +25,7 @@ from depthwise.data import (
     Texts,
     Tokenizers,
 )
+from depthwise.data.masking import filled_places
 from depthwise.data.templates import Template, text_template
 from depthwise.data.tokenizers import MASK
 from depthwise.errors import ConfigError, InputError, Problem
@@ -100,8 +101,15 @@ class MaskedLanguageModeling(LikelihoodTask):
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         return MaskedCollator(self.tokenizers.source.pad_token_id)(rows)
 
+    def padded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Longer rows count their places anew, and there are as many places as the shape of the batch says."""
+        longer = super().padded(batch)
+        if self.length_multiple == 1:
+            return longer
+        return {**longer, "label_places": filled_places(longer["labels"], self.recipe.masking.rate)}
+
     def num_items(self, batch: Mapping[str, Tensor]) -> int:
-        return len(batch["label_places"])
+        return int((batch["labels"] != IGNORED).sum())
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         if (taught := self.taught(model, batch, num_items)) is not None:
@@ -110,7 +118,7 @@ class MaskedLanguageModeling(LikelihoodTask):
         labels = batch["labels"].flatten()[batch["label_places"]]
         scores = output.logits.detach()
         totals = {
-            "nll": token_cross_entropy(scores, labels, 1),
+            "nll": token_cross_entropy(scores, labels, labels.new_ones(())),
             "correct": (scores.argmax(-1) == labels).sum().float(),
             **depth_totals(output),
         }

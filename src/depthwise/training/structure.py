@@ -30,7 +30,7 @@ class StructureSteps:
         assert expected is not None, "the pass has just been made"
         loss = losses.loss + self.cost * expected.mean() / num_passes if self.cost else losses.loss
         seen = expected.detach().float()
-        counted = {ROWS: seen.new_tensor(len(seen)), SUM: seen.sum(), SQUARES: (seen**2).sum()}
+        counted = {ROWS: seen.new_full((), len(seen)), SUM: seen.sum(), SQUARES: (seen**2).sum()}
         return Losses(loss, {**losses.totals, **counted})
 
 
