@@ -297,6 +297,86 @@ def test_recorded_steps_follow_changed_weights(build: Model, draw_ids: Ids) -> N
     assert torch.equal(found.tokens, Decoding(model, graphs=False).generate(ids, max_new_tokens=6).tokens)
 
 
+# Recorded rounds of lossless decoding
+
+
+@pytest.mark.parametrize("padding", [[0], [0, 2, -5, 4, -1]], ids=["one row", "several rows"])
+def test_recorded_rounds(build: Model, draw_ids: Ids, mixer: str, padding: list[int]) -> None:
+    """By hand, while they are recorded, and from graphs: the text of full depth, by the same drafts as without."""
+    head = ("seq2seq", "causal_lm")[len(mixer) % 2]
+    model = build(head, mixer, stack=DEEP, exits={}, tied_embeddings="none").to(DEVICE)
+    recorded, plain = Decoding(model, graphs=True), Decoding(model, graphs=False)
+    ids = draw_ids(padding=padding).to(DEVICE)
+    for search in ({"eos_token_id": []}, {"limits": [2, 9, 1, 1, 4][: len(padding)], "min_new_tokens": 9}):
+        options = {"max_new_tokens": 9, "suppress_tokens": [PADDING], **search}
+        whole = plain.generate(ids, ids != PADDING, **options)
+        for drafting in ({"lossless": 2, "num_drafted": 3}, {"lossless": 1, "num_drafted": 20}):
+            expected = plain.generate(ids, ids != PADDING, **options, **drafting)
+            for _ in range(3):
+                found = recorded.generate(ids, ids != PADDING, **options, **drafting)
+                assert found.recorded
+                assert not expected.recorded
+                assert torch.equal(found.tokens, whole.tokens)
+                assert torch.equal(found.depths, whole.depths)
+                torch.testing.assert_close(found.scores, whole.scores, rtol=1e-4, atol=1e-5)
+                assert found.drafts == expected.drafts
+                assert found.num_token_layers == expected.num_token_layers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_recorded_rounds_in_any_precision(
+    build: Model, draw_ids: Ids, mixer: str, dtype: torch.dtype, num_rows: int
+) -> None:
+    model = build("seq2seq", mixer, stack=DEEP, exits={}).to(DEVICE, dtype)
+    recorded, plain = Decoding(model, graphs=True), Decoding(model, graphs=False)
+    ids = draw_ids(padding=[0, 2, 4][:num_rows]).to(DEVICE)
+    expected = plain.generate(ids, ids != PADDING, max_new_tokens=9, eos_token_id=[])
+    for _ in range(3):
+        found = recorded.generate(ids, ids != PADDING, max_new_tokens=9, eos_token_id=[], lossless=2)
+        assert found.scores.isfinite().all()
+        precision = {} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+        torch.testing.assert_close(found.scores[:, 0], expected.scores[:, 0], **precision)
+        if dtype == torch.float32:
+            assert torch.equal(found.tokens, expected.tokens)
+
+
+def test_recorded_rounds_wait_for_reports_alone(build: Model, draw_ids: Ids, mixer: str) -> None:
+    """However many there are, the host waits for the whole device as often as for a few."""
+    model, ids = build("seq2seq", mixer, stack=DEEP, exits={}).to(DEVICE), draw_ids().to(DEVICE)
+    recorded = Decoding(model, graphs=True)
+
+    def waits_for(num_steps: int) -> int:
+        for _ in range(3):
+            with counting_waits() as waits:
+                recorded.generate(ids, max_new_tokens=num_steps, eos_token_id=[], lossless=2, num_drafted=2)
+        return len(waits)
+
+    assert waits_for(4) == waits_for(20)
+
+
+def test_recorded_rounds_take_no_more_memory(build: Model, draw_ids: Ids) -> None:
+    """Once batches of all sizes have come, at full depth and from drafts."""
+    model = build("seq2seq", stack=DEEP, exits={}).to(DEVICE)
+    recorded, taken = Decoding(model, graphs=True), []
+    for _ in range(4):
+        for rows in (3, 1, 8):
+            for drafting in ({}, {"lossless": 2}):
+                recorded.generate(draw_ids(rows=rows).to(DEVICE), max_new_tokens=6, eos_token_id=[], **drafting)
+        taken.append(torch.cuda.memory_allocated())
+    assert taken[-1] <= taken[-2] * 1.01
+
+
+def test_recorded_rounds_outgrow_their_tables(build: Model, draw_ids: Ids) -> None:
+    """Rows go on in larger tables, from where they were."""
+    model, ids = build("causal_lm", stack=DEEP, exits={}, tied_embeddings="none").to(DEVICE), draw_ids(3, 5).to(DEVICE)
+    options = {"max_new_tokens": 150, "eos_token_id": []}
+    expected = Decoding(model, graphs=False).generate(ids, **options)
+    recorded = Decoding(model, graphs=True)
+    for _ in range(3):
+        assert torch.equal(recorded.generate(ids, lossless=2, **options).tokens, expected.tokens)
+
+
 @pytest.mark.parametrize("head", ["seq2seq", "causal_lm"])
 def test_a_queue(build: Model, mixer: str, head: str) -> None:
     """Requests of many lengths, greedy and sampled, through a queue: each is what the CPU says of it alone."""

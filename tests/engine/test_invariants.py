@@ -3,8 +3,10 @@
 Everything is float64, where only the order of sums may differ.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,7 +25,8 @@ from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, Recompute
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.stepping import Stepper
-from depthwise.memory import DecodeState
+from depthwise.memory import DecodeState, places
+from depthwise.mixers import attention
 from depthwise.models.cost import StackCost
 
 from ..models.conftest import HEADS, MIXERS, config_for, randomized
@@ -97,23 +100,34 @@ def test_rows_do_not_depend_on_others(
 @settings(max_examples=4)
 @given(seed=SEED, lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_operations_are_those_of_the_formula(mixer: str, seed: int, lengths: list[int]) -> None:
-    """Linear maps as torch counts them in the engine; sums over taps and scores of pairs are no linear maps (I9)."""
+    """Linear maps as torch counts them in the engine; sums over taps and scores of pairs are no linear maps (I9).
+
+    The formula has all tokens of a sequence written while any of them runs. What the engine spares of that, keys and
+    values that few read and inputs that nobody sees, makes it less.
+    """
     torch.manual_seed(seed)
     model = model_of("token_classification", mixer, exits=None)
     engine, ids, options = Engine(model), padded(lengths, [False] * len(lengths)), model.config.options
     cost = StackCost(options.encoder, options.width)
     depths = torch.randint(1, LAYERS + 1, ids.shape) * (ids != PADDING)
-    with FlopCounterMode(display=False) as counter:
-        engine(ids, plan=Plan.of_depths(depths, LAYERS))
-    by_operator = counter.get_flop_counts()["Global"]
-    counted = sum(by_operator.get(operator, 0) for operator in (torch.ops.aten.addmm, torch.ops.aten.mm))
     expected = 2 * ids.numel() * model.classifier.in_features * model.classifier.out_features
+    of_pairs = 0
     for row, length in zip(depths.tolist(), lengths, strict=True):
         expected += cost.plan(row[:length]).products
-        if "attention" in mixer:
-            expected -= 4 * length * options.width * sum(row)
-    assert counted == expected
-    assert engine.token_layers == int(depths.sum())
+        of_pairs += 4 * length * options.width * sum(row) if "attention" in mixer else 0
+
+    def counted(*operators: object) -> int:
+        with FlopCounterMode(display=False) as counter:
+            engine(ids, plan=Plan.of_depths(depths, LAYERS))
+        by_operator = counter.get_flop_counts()["Global"]
+        return sum(by_operator.get(operator, 0) for operator in operators)
+
+    maps = (torch.ops.aten.addmm, torch.ops.aten.mm)
+    with patch.object(attention, "WORTH_FOLDING", math.inf), patch.object(places, "SEEN_OFTEN", 0):
+        assert counted(*maps) == expected - of_pairs
+    folded = (torch.ops.aten.bmm,) if "attention" in mixer else ()
+    assert counted(*maps, *folded) <= expected
+    assert engine.token_layers == 2 * int(depths.sum())
 
 
 # Decoders

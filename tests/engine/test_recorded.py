@@ -290,19 +290,12 @@ def test_a_cpu_records_nothing(make: Model, draw_ids: Ids) -> None:
         Engine(model, graphs="always")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lossless": 1}, "lossless decoding; leave it out"),
-        ({"fill": "recompute"}, 'the fill "recompute"; use "deferred"'),
-    ],
-)
-def test_what_is_not_recorded(make: Model, draw_ids: Ids, options: dict[str, Any], message: str) -> None:
+def test_what_is_not_recorded(make: Model, draw_ids: Ids) -> None:
     """With graphs by all means it is an error, and with "auto" Python runs it."""
     model, ids = make("seq2seq", exits={}), draw_ids()
-    model.use_policy(ByState() if "fill" in options else None)
-    with pytest.raises(InputError, match=message):
-        run(rehearsed(model), ids, **options)
+    model.use_policy(ByState())
+    with pytest.raises(InputError, match='the fill "recompute"; use "deferred"'):
+        run(rehearsed(model), ids, fill="recompute")
     automatic = Decoding(model)
     automatic._recorded = Rehearsed("auto")
-    assert not run(automatic, ids, **options).recorded
+    assert not run(automatic, ids, fill="recompute").recorded

@@ -1,15 +1,17 @@
 """Attention as a module: within a sequence, within a window, over a source."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from depthwise.memory import KeyValueMemory
+from depthwise.memory import KeyValueMemory, Places, Sequences
 from depthwise.mixers import CrossAttention, SelfAttention
 
 Randomized = Callable[[Any], Any]
@@ -172,3 +174,50 @@ def test_dropout_over_a_source_acts_in_training_only(
         first, second = (cross.read(x, cross.write(states)) for _ in range(2))
     assert not torch.allclose(first, undropped)
     assert not torch.allclose(first, second)
+
+
+def folded_and_plain(mixer: SelfAttention, monkeypatch: pytest.MonkeyPatch, readers: list[int] | None) -> list[Tensor]:
+    """What readers take of three sequences, with keys and values that nobody computes and with all of them."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 23, 8, dtype=torch.float64)
+    sequences = Sequences(np.repeat([0, 1, 2], [9, 4, 10]), x.device)
+    found = []
+    for worth in (0, inf):
+        monkeypatch.setattr("depthwise.mixers.attention.WORTH_FOLDING", worth)
+        found.append(mixer.mix_packed(x, Places(sequences, None if readers is None else np.array(readers))))
+    return found
+
+
+@pytest.mark.parametrize("readers", [[0], [3, 10, 11, 22], None])
+def test_few_readers_need_no_keys_and_values(monkeypatch: pytest.MonkeyPatch, readers: list[int] | None) -> None:
+    mixer = SelfAttention(8, 2, causal=False).double().eval()
+    nn.init.normal_(mixer.projections.value.bias)
+    nn.init.normal_(mixer.projections.key.bias)
+    heard = []
+    with mixer.projections.key.register_forward_hook(lambda *_: heard.append(1)):
+        folded_and_plain(mixer, monkeypatch, readers)
+    assert len(heard) == 2, "a map that somebody listens to is not folded"
+    folded, plain = folded_and_plain(mixer, monkeypatch, readers)
+    torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_folding_is_chosen_where_it_takes_fewer_operations() -> None:
+    mixer = SelfAttention(8, 2, causal=False).double().eval()
+    x, sequences = (
+        torch.randn(1, 40, 8, dtype=torch.float64),
+        Sequences(np.zeros(40, dtype=np.int64), torch.device("cpu")),
+    )
+    for readers, is_folded in ((np.array([7]), True), (np.arange(39), False)):
+        places = Places(sequences, readers)
+        queries = mixer.projections.split(places.reader_grid(mixer.projections.query(places.taken(x))))
+        assert (mixer.projections.folded(queries, x, places) is not None) is is_folded
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_nothing_is_folded_in_16_bits(dtype: torch.dtype) -> None:
+    mixer = SelfAttention(8, 2, causal=False).to(dtype).eval()
+    x, row = torch.randn(1, 40, 8, dtype=dtype), Sequences(np.zeros(40, dtype=np.int64), torch.device("cpu"))
+    places = Places(row, np.array([7]))
+    queries = mixer.projections.split(places.reader_grid(mixer.projections.query(places.taken(x))))
+    assert mixer.projections.folded(queries, x, places) is None
+    assert mixer.projections.folded(queries.float(), x, places) is None

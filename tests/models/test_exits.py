@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.config import check_model, parse_model
-from depthwise.depth import Context, Plan, Policy, State, Visit
+from depthwise.config import check_model, parse_model, parse_policy
+from depthwise.depth import Context, Plan, Policy, State, Visit, build_policy
 from depthwise.errors import ConfigError, InputError
 from depthwise.models.generation import generated_depths
 
@@ -313,3 +313,12 @@ def test_an_adaptive_softmax_serves_all_exits(build: Model, draw_ids: Ids) -> No
     logits, depths = stepwise(model, ids)
     assert torch.equal(depths, model(ids).depths)
     assert_same(logits, model(ids).logits)
+
+
+def test_the_policy_in_use_goes_where_its_model_goes(build: Any) -> None:
+    model = build("token_classification", "attention", exits={"heads": "separate"}, num_labels=3)
+    policy = build_policy(parse_policy({"kind": "token"}), width=8, exits=model.exit_depths, has_source=False)
+    model.use_policy(policy.float())
+    model.double()
+    assert {parameter.dtype for parameter in policy.parameters()} == {torch.float64}
+    assert not any(parameter is other for parameter in policy.parameters() for other in model.parameters())

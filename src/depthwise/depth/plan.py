@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from depthwise.errors import InputError
+from depthwise.memory import sent
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -47,8 +48,8 @@ class Plan:
 
     def to(self, device: torch.device) -> "Plan":
         """The same plan there."""
-        weight = None if self.weight is None else self.weight.to(device, non_blocking=True)
-        return replace(self, run=self.run.to(device, non_blocking=True), weight=weight)
+        weight = None if self.weight is None else sent(self.weight, device)
+        return replace(self, run=sent(self.run, device), weight=weight)
 
     @property
     def depths(self) -> Int[Tensor, "B T"]:

@@ -68,7 +68,7 @@ def search_beam(
         log_probs = made.logits.float().log_softmax(-1)
         of_prompt = of_input.repeat_interleave(num_beams)
         log_probs = restrict(log_probs, beams.running.flatten(0, 1)[:, :step], of_prompt)
-        depths = torch.from_numpy(made.depths).to(device, non_blocking=True)
+        depths = on_device(made.depths, device)
         is_last = step + 1 == num_steps
         parents = _extend(beams, log_probs, depths, restrict.ends, options, step, is_last)
         is_done = _is_done(beams, options, step + 1, num_steps)

@@ -118,7 +118,9 @@ class Decoding:
         begin, search = self._now(), SearchOptions.of(model.generation_config, options)
         if lossless is not None:
             check_lossless(model, lossless, num_drafted, search)
-        is_recorded = self._recorded.serves(model.device, policy=model.policy, fill=fill, lossless=lossless)
+        is_recorded = self._recorded.serves(
+            model.device, policy=model.policy, fill=fill, lossless=lossless, options=search
+        )
         num_rows, beams = _num_rows(input_ids, encoder_outputs), search.num_beams
         prepared = self._ready(num_rows * beams)
         start = self._start(input_ids, attention_mask, encoder_outputs, search, prepared if is_recorded else None)
@@ -127,11 +129,12 @@ class Decoding:
         with torch.inference_mode():
             num_steps, restrict = search.num_steps(start.prompt.shape[1]), Restrictions(search, start.prompt)
             first = start.prompt[:, -1].repeat_interleave(beams)
-            drafts: Drafts | None = None
             if is_recorded:
+                # A draft longer than the text would only be computed
+                drafted = None if lossless is None else min(num_drafted, num_steps - 1)
                 with self._recorded.one_at_a_time:
-                    static = self._static_state(prepared, start, beams, earlier)
-                    searched = self._recorded.search(static, first, restrict, search, num_steps, model.policy)
+                    static = self._static_state(prepared, start, beams, earlier, drafted)
+                    searched = self._recorded.search(static, first, restrict, search, num_steps, model.policy, lossless)
             elif lossless is None:
                 slack = max_pending if fill == "recompute" else 0
                 state = self._state(prepared, start, beams, earlier, slack)
@@ -145,7 +148,7 @@ class Decoding:
                 state = self._state(prepared, start, 1, earlier, slack, rewinds=True)
                 speculation = Speculation(prepared, state, lossless)
                 found, drafts = search_lossless(speculation, first, restrict, search, num_steps, num_drafted)
-                searched = Searched(found, found.tokens.shape[1], speculation.num_run, 0)
+                searched = Searched(found, found.tokens.shape[1], speculation.num_run, 0, drafts)
         return Generated(
             tokens=searched.found.tokens.clone(),  # outside of inference mode, so that they serve in training too
             scores=searched.found.scores.clone(),
@@ -156,7 +159,7 @@ class Decoding:
             encoder_seconds=encoded - begin,
             num_steps=searched.num_steps,
             prompt=start.prompt,
-            drafts=drafts,
+            drafts=searched.drafts,
             recorded=is_recorded,
         )
 
@@ -243,7 +246,14 @@ class Decoding:
             state.load([past.keep(rows) for past in earlier], length - 1)
         return state
 
-    def _static_state(self, prepared: Prepared, start: Start, rows_each: int, earlier: Sequence[Memory]) -> StaticState:
+    def _static_state(
+        self,
+        prepared: Prepared,
+        start: Start,
+        rows_each: int,
+        earlier: Sequence[Memory],
+        num_drafted: int | None,
+    ) -> StaticState:
         num_rows, length = start.prompt.shape
         state = StaticState(
             self._recorded.begin(prepared),
@@ -253,6 +263,7 @@ class Decoding:
             padding=None if start.valid is None else (~start.valid).sum(1).repeat_interleave(rows_each),
             keeps_states=fixed_depth(prepared, self.model.policy) is None,
             length=length - 1,
+            num_drafted=num_drafted,
         )
         if earlier:
             rows = torch.arange(num_rows, device=state.device).repeat_interleave(rows_each)

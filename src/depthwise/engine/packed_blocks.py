@@ -16,11 +16,14 @@ USUAL_TOKENS = 64
 
 
 class PackedLinear(nn.Module):
-    """A linear map from packed weights."""
+    """A linear map from packed weights. Those that they were ``made_from`` are no part of it."""
+
+    made_from: nn.Linear
 
     def __init__(self, linear: nn.Linear, pack: Packer) -> None:
         super().__init__()
         self.in_features, self.out_features, self._map = linear.in_features, linear.out_features, pack(linear)
+        object.__setattr__(self, "made_from", linear)
 
     def forward(self, x: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
         return self._map(x)

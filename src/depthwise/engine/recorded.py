@@ -9,7 +9,9 @@ import torch
 
 from depthwise.depth import FixedDepth, Policy
 from depthwise.engine.beam import search_beam
+from depthwise.engine.lossless import Drafts
 from depthwise.engine.prepared import Prepared
+from depthwise.engine.recorded_lossless import search_rounds
 from depthwise.engine.recorder import GraphRecorder, Recorder
 from depthwise.engine.restrictions import Restrictions
 from depthwise.engine.search import Found, search_one
@@ -33,6 +35,7 @@ class Searched:
     num_steps: int
     num_run: int
     num_filled: int
+    drafts: Drafts | None = None
 
 
 class RecordedDecoding:
@@ -49,11 +52,16 @@ class RecordedDecoding:
         self.one_at_a_time = threading.Lock()
         self._recording: Recording | None = None
 
-    def serves(self, device: torch.device, *, policy: Policy | None, fill: str, lossless: int | None) -> bool:
+    def serves(
+        self, device: torch.device, *, policy: Policy | None, fill: str, lossless: int | None, options: SearchOptions
+    ) -> bool:
         """Whether this search is done from recorded steps; an error where it has to be and cannot."""
+        is_lossless, looks_back = lossless is not None, bool(options.no_repeat_ngram_size or options.logits_processor)
         others = {
             "a model on a CPU; move it to a GPU": device.type != "cuda",
-            "lossless decoding; leave it out": lossless is not None,
+            "lossless decoding that samples; leave out do_sample": is_lossless and options.do_sample,
+            "lossless decoding that looks back; leave out no_repeat_ngram_size and logits_processor": is_lossless
+            and looks_back,
             f'the fill "{fill}"; use "deferred"': policy is not None and fill != "deferred",
         }
         found = [other for other, is_asked in others.items() if is_asked]
@@ -78,7 +86,11 @@ class RecordedDecoding:
         options: SearchOptions,
         num_steps: int,
         policy: Policy | None,
+        lossless: int | None,
     ) -> Searched:
+        if lossless is not None:
+            found, drafts, num_run = search_rounds(state, first, restrict, options, num_steps, lossless)
+            return Searched(found, found.tokens.shape[1], num_run, 0, drafts)
         begun, stepper = state.length, _stepper(state, policy)
         if options.num_beams == 1 and not options.do_sample and not restrict.looks_back:
             found = search_greedy(stepper, first, restrict, options, num_steps)

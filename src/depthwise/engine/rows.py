@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
+from depthwise.memory import sent
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 
@@ -160,4 +161,4 @@ def each_row(numbers: np.ndarray, rows_each: int) -> np.ndarray:
 
 def on_device(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Numbers of the host as a tensor; nobody waits for the device."""
-    return torch.from_numpy(numbers).to(device, non_blocking=True)
+    return sent(torch.from_numpy(numbers), device)

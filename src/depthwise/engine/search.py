@@ -11,6 +11,7 @@ from depthwise.engine.rows import on_device
 from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.stepping import Steps
 from depthwise.errors import InputError
+from depthwise.memory import sent
 from depthwise.shapes import Float, Int, Tensor
 
 DRAWN_AT_ONCE = 32
@@ -93,7 +94,7 @@ class Draws:
 def drawn_from(scores: Float[Tensor, "R V"], drawn: Float[Tensor, "R"]) -> Int[Tensor, "R"]:
     """The first token by which the probabilities sum up to a random number, for each row."""
     summed = scores.double().softmax(-1).cumsum(-1)
-    wanted = drawn.to(scores.device, non_blocking=True) * summed[:, -1]
+    wanted = sent(drawn, scores.device) * summed[:, -1]
     return torch.searchsorted(summed, wanted.unsqueeze(1), right=True).squeeze(1)
 
 

@@ -35,15 +35,21 @@ class Choice:
         count, scores = len(logits), logits.float()
         by_model = scores.log_softmax(-1)
         out, noted, made, ended = (table[:count] for table in (self.out, self.scores, self.made, self.ended))
-        chosen = (scores.masked_fill(self._forbidden(count), -torch.inf) if restricts else scores).argmax(-1)
+        chosen = (scores.masked_fill(self.forbidden(made), -torch.inf) if restricts else scores).argmax(-1)
         out.scatter_(1, made.unsqueeze(1), chosen.unsqueeze(1))
         noted.scatter_(1, made.unsqueeze(1), by_model.gather(1, chosen.unsqueeze(1)))
         made.add_(~ended)
         ended.logical_or_(self.is_end.index_select(0, chosen))
         return chosen
 
-    def _forbidden(self, count: int) -> Bool[Tensor, "R V"]:
-        """What ``Restrictions`` forbid: where a row must end, all else; before its least length, its end."""
-        made = self.made[:count]
-        is_early, must_end = (made < self.least[:count]).unsqueeze(1), (made >= self.last[:count]).unsqueeze(1)
-        return torch.where(must_end, ~self.is_end, self.is_suppressed | (is_early & self.is_end))
+    def forbidden(
+        self, made: Int[Tensor, "R *slots"], out: Bool[Tensor, "R *slots V"] | None = None
+    ) -> Bool[Tensor, "R *slots V"]:
+        """What ``Restrictions`` forbid the first rows after so many tokens.
+
+        Where a row must end, all else is; before its least length, its end.
+        """
+        shape = -1, *(1 for _ in made.shape[1:])
+        least, last = (table[: len(made)].view(shape) for table in (self.least, self.last))
+        is_early, must_end = (made < least).unsqueeze(-1), (made >= last).unsqueeze(-1)
+        return torch.where(must_end, ~self.is_end, self.is_suppressed | (is_early & self.is_end), out=out)

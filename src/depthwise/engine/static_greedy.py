@@ -10,7 +10,7 @@ from depthwise.engine.search_options import SearchOptions
 from depthwise.engine.static_state import StaticState
 from depthwise.engine.static_stepper import StaticStepper, WholeStepper
 from depthwise.engine.static_tables import rounded_up
-from depthwise.shapes import Bool, Int, Tensor
+from depthwise.shapes import Int, Tensor
 
 NEVER = 2**62
 """A step that nobody comes to."""
@@ -26,9 +26,8 @@ def search_greedy(
     rest is half, since one piece of work does them all; where it does not, they leave at once.
     """
     state, is_whole = stepper.state, isinstance(stepper, WholeStepper)
-    _begin(state, first, restrict)
-    restricts = bool(restrict.num_least) or restrict.suppressed is not None or restrict.limits is not None
-    made, ended = _Made(state, num_steps), Delayed(first.device)
+    restricts = begin_choice(state, first, restrict)
+    made, ended = Made(state, num_steps), Delayed(first.device)
     for step in range(num_steps):
         if not stepper.has_room and ended.last_says_all():
             break
@@ -51,7 +50,8 @@ def search_greedy(
     return made.found(padding_of(options))
 
 
-def _begin(state: StaticState, first: Tensor, restrict: Restrictions) -> None:
+def begin_choice(state: StaticState, first: Int[Tensor, "B"], restrict: Restrictions) -> bool:
+    """Texts begin from their first tokens; returns whether anything is forbidden."""
     choice, num_rows, bucket = state.layout.choice, state.num_rows, state.bucket
     state.layout.tokens[:num_rows] = first
     choice.ended[num_rows:bucket] = True
@@ -63,9 +63,10 @@ def _begin(state: StaticState, first: Tensor, restrict: Restrictions) -> None:
     choice.is_suppressed.zero_()
     if restrict.suppressed is not None:
         choice.is_suppressed.index_fill_(0, restrict.suppressed, True)
+    return bool(restrict.num_least) or restrict.suppressed is not None or restrict.limits is not None
 
 
-class _Made:
+class Made:
     """What rows have come to, by their numbers before any of them left."""
 
     def __init__(self, state: StaticState, num_steps: int) -> None:
@@ -100,7 +101,7 @@ class Delayed:
         self._sent: tuple[Tensor, int, torch.cuda.Event | None] | None = None
         self._free: list[Tensor] = []
 
-    def exchange(self, said: Bool[Tensor, "R"]) -> np.ndarray | None:
+    def exchange(self, said: Tensor) -> np.ndarray | None:
         """Send this, and get what was sent before; none where nothing was."""
         before, self._sent = self._sent, self._send(said)
         return None if before is None else self._received(*before)

@@ -32,19 +32,11 @@ class Missing:
     places: Int[Tensor, "R W"]
 
 
-class StaticMixer(ABC):
-    """The mixer of one layer, with its memory in tables that stay. Work is recorded for all rows or for some."""
+class Remembering(ABC):
+    """The mixer of one layer, with its memory in tables that stay."""
 
     reach: int | None
     """How many earlier columns are seen; none for all."""
-
-    @abstractmethod
-    def write(self, clock: Clock, missing: Missing) -> None:
-        """Write what is missing."""
-
-    @abstractmethod
-    def step(self, clock: Clock, entered: Float[Tensor, "R D"], chosen: Chosen) -> Float[Tensor, "R D"]:
-        """Write the newest column of some rows, and read for it."""
 
     @property
     @abstractmethod
@@ -56,7 +48,19 @@ class StaticMixer(ABC):
         """Take over what the masked executor remembers of the columns before ``end``."""
 
 
-class _WithRing(StaticMixer):
+class StaticMixer(Remembering):
+    """Runs one column of each row. Work is recorded for all rows or for some."""
+
+    @abstractmethod
+    def write(self, clock: Clock, missing: Missing) -> None:
+        """Write what is missing."""
+
+    @abstractmethod
+    def step(self, clock: Clock, entered: Float[Tensor, "R D"], chosen: Chosen) -> Float[Tensor, "R D"]:
+        """Write the newest column of some rows, and read for it."""
+
+
+class WithRing(Remembering):
     """Mixers that remember a vector of every column they see."""
 
     def __init__(self, mixer: Any, arena: Arena, name: str, num_rows: int, size: int) -> None:
@@ -73,6 +77,8 @@ class _WithRing(StaticMixer):
         self.mixer.load(columns, past, end)
         self.ring.take_over(columns.between(0, end), end)
 
+
+class _WithRing(WithRing, StaticMixer):
     def write(self, clock: Clock, missing: Missing) -> None:
         places = missing.places
         if self.ring.size != clock.capacity:
@@ -102,7 +108,7 @@ class StaticConvolution(_WithRing):
 
     @property
     def asks_what_is_real(self) -> bool:
-        return isinstance(self.mixer, ConvolutionStep) and self.mixer.options.renormalize_padding
+        return asks_what_is_real(self.mixer)
 
 
 class StaticAverage(StaticMixer):
@@ -129,6 +135,11 @@ class StaticAverage(StaticMixer):
         total = chosen.of(self.table) + entered
         chosen.put(self.table, total)
         return self.mixer.mixed(entered, total, (chosen.of(clock.steps) + 1).unsqueeze(1))
+
+
+def asks_what_is_real(mixer: ConvolutionStep | FullConvolutionStep) -> bool:
+    """Whether a convolution has to know which columns lie before the first token: their zeros are not enough."""
+    return isinstance(mixer, ConvolutionStep) and mixer.options.renormalize_padding
 
 
 def static_mixer(mixer: StepMixer[Any], arena: Arena, name: str, num_rows: int, capacity: int) -> StaticMixer:

@@ -10,7 +10,8 @@ from depthwise.engine.recorded_encoder import RecordedEncoder
 from depthwise.engine.recorder import Recorder, Work
 from depthwise.engine.rows import Closing, Rows, each_row, on_device
 from depthwise.engine.static_exits import Asked, Exits
-from depthwise.engine.static_layout import Layout, Size
+from depthwise.engine.static_layout import Layout, Size, Tables
+from depthwise.engine.static_rounds import Rounds
 from depthwise.engine.static_tables import Arena, rounded_up
 from depthwise.engine.step_attention import selected
 from depthwise.memory import Memory
@@ -30,20 +31,28 @@ class Recording:
         self.arena = Arena(weight.new_empty(1, prepared.model.config.width))
         encoder = prepared.model.model.encoder
         self.encoder = None if encoder is None else RecordedEncoder(encoder, self.arena, recorder)
-        self._layouts: dict[Size, Layout] = {}
+        self._layouts: dict[Size, Tables] = {}
         self._most_sources: dict[int, int] = {}
         self._asked: Asked | None = None
         self._exits: dict[Size, Exits] = {}
 
-    def layout(self, num_rows: int, rows_each: int, columns: int, source_length: int, keeps_states: bool) -> Layout:
+    def layout(
+        self,
+        num_rows: int,
+        rows_each: int,
+        columns: int,
+        source_length: int,
+        keeps_states: bool,
+        num_drafted: int | None,
+    ) -> Tables:
         """Tables with room for this. Smaller batches use those of larger ones, so that less has to be recorded."""
         most = max(rounded_up(num_rows // rows_each), self._most_sources.get(rows_each, 0))
         self._most_sources[rows_each] = most
         length = rounded_up(source_length, LEAST_SOURCE)
-        size = Size(most, rows_each, rounded_up(columns, LEAST_CAPACITY), length, keeps_states)
+        size = Size(most, rows_each, rounded_up(columns, LEAST_CAPACITY), length, keeps_states, num_drafted)
         if size not in self._layouts:
             moves = self.arena.num_moves
-            made = Layout(self.prepared, self.arena, size)
+            made = (Layout if num_drafted is None else Rounds)(self.prepared, self.arena, size)
             if self.arena.num_moves > moves:
                 self._layouts.clear()
                 self._exits.clear()
@@ -68,7 +77,8 @@ class StaticState:
     """Memories of all layers after ``length`` columns of ``num_rows`` rows, in the tables of a ``Recording``.
 
     Names mean what they mean in ``DecoderState``. Work is done for a power of two of sources: rows behind the last one
-    are computed too, and nobody looks at them.
+    are computed too, and nobody looks at them. With ``num_drafted``, it is that of rounds: rows then have lengths of
+    their own, of which ``length`` is the most that the longest may have.
     """
 
     def __init__(
@@ -81,10 +91,12 @@ class StaticState:
         padding: Int[Tensor, "B"] | None = None,
         keeps_states: bool = False,
         length: int = 0,
+        num_drafted: int | None = None,
     ) -> None:
         self.recording, self.recorder = recording, recording.recorder
         self.source, self.rows_each, self.keeps_states = source, rows_each, keeps_states
         self.length, self.num_rows, self.padding = length, num_rows, padding
+        self.num_drafted = num_drafted
         self.blocks, self.device = recording.prepared.blocks, recording.arena.like.device
         self.written = np.full((len(self.blocks), num_rows), length, dtype=np.int64)
         self._source_length = 0 if source is None else source.states.shape[1]
@@ -92,20 +104,27 @@ class StaticState:
         self.layout = self._layout()
         self._begin()
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> Tables:
         return self.recording.layout(
-            self.num_rows, self.rows_each, self.length + 1, self._source_length, self.keeps_states
+            self.num_rows,
+            self.rows_each,
+            self.num_columns,
+            self._source_length,
+            self.keeps_states,
+            self.num_drafted,
         )
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns there are after the next step, or the next round if all of its drafts are right."""
+        return self.length + 1 + (self.num_drafted or 0)
 
     def _begin(self) -> None:
         layout, num_rows = self.layout, self.bucket
         length, padding = self.length, self.padding
 
         def begin() -> None:
-            layout.blank(num_rows)
-            layout.clock.start(num_rows, length, padding)
-            if layout.states is not None:
-                layout.written[:num_rows] = length
+            layout.start(num_rows, length, padding)
 
         if length or padding is not None:  # a prompt is as long as tensors in between
             begin()
@@ -135,10 +154,15 @@ class StaticState:
         self.recorder((self.layout.size, self.bucket, key), work)
 
     def begin_column(self) -> int:
-        """Make room for the next column, and say which it is."""
-        if self.length >= self.layout.size.capacity:
+        """Make room for the next column, and those that are drafted behind it, and say which it is."""
+        if not self.has_room:
             self._grow()
         return self.length
+
+    @property
+    def has_room(self) -> bool:
+        """Whether tables have room for the next columns."""
+        return self.num_columns <= self.layout.size.capacity
 
     def _grow(self) -> None:
         """Move to tables with room for more columns; all that there are stay in their places."""
@@ -147,9 +171,7 @@ class StaticState:
 
     def load(self, pasts: Sequence[Memory]) -> None:
         """Take over what the masked executor remembers of the columns so far."""
-        like = self.layout.x[: self.num_rows]
-        for mixer, past in zip(self.layout.mixers, pasts, strict=True):
-            mixer.load(like, past, self.length)
+        self.layout.load(self.num_rows, pasts, self.length)
 
     def show_source(self, layers: Sequence[int]) -> None:
         """Write what these layers see of sources, unless they have seen them already."""

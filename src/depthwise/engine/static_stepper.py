@@ -26,7 +26,9 @@ class StaticStepper(ABC):
 
     @property
     def layout(self) -> Layout:
-        return self.state.layout
+        layout = self.state.layout
+        assert isinstance(layout, Layout), "steps are recorded on tables for steps"
+        return layout
 
     @property
     def has_room(self) -> bool:

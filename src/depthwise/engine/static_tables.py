@@ -62,13 +62,39 @@ class Chosen:
         return self.count, self.index is None
 
 
-class Clock:
-    """Which column is the newest of each row (``now``), which token of its text that is (``steps``), and where it lies.
+class Counters:
+    """Which column is the newest of each row (``now``), and which token of its text that is (``steps``).
 
     ``ends`` are the columns behind it. In a ring of P places, column c lies in place c mod P, where column c - P was
-    before. Attention sees the places that hold something: ``masks``. Convolutions see all of theirs in the order of
-    columns, ``windows``, of which those are ``real`` that do not lie before the first token; some ask for that. Tables
-    have a row for everybody and one that belongs to nobody.
+    before; that of a row begins at ``firsts``. Tables have a row for everybody and one that belongs to nobody.
+    """
+
+    def __init__(self, arena: Arena, num_rows: int, sizes: Set[int]) -> None:
+        self.nobody = num_rows
+        self.counters: Int[Tensor, "B 3"] = arena.table("counters", num_rows + 1, 3, dtype=torch.long)
+        self.now, self.steps, self.ends = self.counters.unbind(1)
+        self.firsts = {size: arena.count(f"firsts {size}", num_rows + 1, size) for size in sizes}
+
+    def by_row(self) -> Iterator[tuple[Tensor, float]]:
+        """What belongs to a row from one step to the next, each with what stands there for nothing."""
+        yield self.counters, 0
+
+    def take_place(self) -> None:
+        """Other tables may have been here."""
+
+    def start(self, count: int, length: int, padding: Int[Tensor, "B"] | None) -> None:
+        """The first rows have ``length`` columns, of which the first ones may be padding."""
+        self.now[:count] = self.steps[:count] = length
+        self.ends[:count] = length + 1
+        if padding is not None:
+            self.steps[: len(padding)] -= padding
+
+
+class Clock(Counters):
+    """Where the newest column of each row lies (``newest``), and what is seen from there.
+
+    Attention sees the places that hold something: ``masks``. Convolutions see all of theirs in the order of columns,
+    ``windows``, of which those are ``real`` that do not lie before the first token; some ask for that.
     """
 
     def __init__(
@@ -78,10 +104,8 @@ class Clock:
             return arena.table(name, num_rows + 1, *shape, dtype=dtype)
 
         sizes = {capacity, *attended, *convolved}
-        self.nobody, self.capacity = num_rows, capacity
-        self.counters: Int[Tensor, "B 3"] = table("counters", 3)
-        self.now, self.steps, self.ends = self.counters.unbind(1)
-        self.firsts = {size: arena.count(f"firsts {size}", num_rows + 1, size) for size in sizes}
+        super().__init__(arena, num_rows, sizes)
+        self.capacity = capacity
         self.newest: dict[int, Int[Tensor, "B"]] = {size: table(f"newest {size}") for size in sizes}
         self.masks: dict[int, Float[Tensor, "B P"]] = {
             size: table(f"mask {size}", size, dtype=arena.like.dtype) for size in attended
@@ -102,21 +126,16 @@ class Clock:
         return order.copy_((places.unsqueeze(1) + 1 + places) % size)
 
     def by_row(self) -> Iterator[tuple[Tensor, float]]:
-        """What belongs to a row from one step to the next, each with what stands there for nothing."""
-        yield self.counters, 0
+        yield from super().by_row()
         yield from ((mask, -torch.inf) for mask in self.masks.values())
 
     def take_place(self) -> None:
-        """Other tables may have been here: from now on, what goes nowhere goes to the row of nobody."""
+        """From now on, what goes nowhere goes to the row of nobody."""
         for size, newest in self.newest.items():
-            newest[self.nobody] = self.nobody * size
+            newest[self.nobody].fill_(self.nobody * size)
 
     def start(self, count: int, length: int, padding: Int[Tensor, "B"] | None) -> None:
-        """The first rows have ``length`` columns, of which the first ones may be padding."""
-        self.now[:count] = self.steps[:count] = length
-        self.ends[:count] = length + 1
-        if padding is not None:
-            self.steps[: len(padding)] -= padding
+        super().start(count, length, padding)
         for size, mask in self.masks.items():
             columns = torch.arange(max(0, length - size), length, device=mask.device)
             is_padding = columns < (length - self.steps[:count]).unsqueeze(1)

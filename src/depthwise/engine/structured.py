@@ -7,6 +7,7 @@ is little padding. The host learns the depths of all rows at once and waits for 
 import torch
 
 from depthwise.depth import RowGates, StructurePredictor
+from depthwise.memory import sent
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -43,7 +44,7 @@ def _run_adaptive(stack: Stack, x: Tensor, gates: RowGates, first: int, valid: T
             rows = rows[stay]
             if len(rows) == 0:
                 return done
-            kept = stay.to(x.device, non_blocking=True)
+            kept = sent(stay, x.device)
             x, weight = x.index_select(0, kept), weight.index_select(1, kept)
             if here is not None and lengths is not None:
                 longest = int(lengths[rows].max())
@@ -67,7 +68,7 @@ def _put(done: Float[Tensor, "B T D"], rows: Int[Tensor, "R"], x: Float[Tensor, 
     """All states, with these of some rows in their place."""
     if len(rows) == len(done):
         return x
-    there = rows.to(x.device, non_blocking=True)
+    there = sent(rows, x.device)
     if x.shape[1] == done.shape[1]:
         return done.index_copy(0, there, x)
     done = done.clone()

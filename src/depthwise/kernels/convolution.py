@@ -32,7 +32,7 @@ def convolve(
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[None]:
-    """Products in the precision of their operands, on devices that know of another."""
-    if not torch.amp.is_autocast_available(device_type):
+    """Products in the precision of their operands, where another one is asked for."""
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
         return nullcontext()
     return torch.autocast(device_type, enabled=False)

@@ -4,7 +4,19 @@ from depthwise.memory.averages import AverageMemory
 from depthwise.memory.base import Memory
 from depthwise.memory.inputs import InputMemory
 from depthwise.memory.keys_values import KeyValueMemory
-from depthwise.memory.places import Places
+from depthwise.memory.places import Index, Places, Sequences
+from depthwise.memory.sending import sent
 from depthwise.memory.state import DecodeState, LayerMemory
 
-__all__ = ["AverageMemory", "DecodeState", "InputMemory", "KeyValueMemory", "LayerMemory", "Memory", "Places"]
+__all__ = [
+    "AverageMemory",
+    "DecodeState",
+    "Index",
+    "InputMemory",
+    "KeyValueMemory",
+    "LayerMemory",
+    "Memory",
+    "Places",
+    "Sequences",
+    "sent",
+]

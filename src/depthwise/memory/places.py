@@ -1,137 +1,233 @@
-"""Tokens of several sequences in one long row, without padding, and which of them read."""
+"""Tokens of several sequences in one long row, without padding, and which of them read.
+
+All of it is kept by the host, which knows the sizes of things without asking a device, as arrays of NumPy: they are
+small, and what counts is the time of a call. Indices that follow from them are sent to the device where they are used.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from depthwise.memory.sending import sent
 from depthwise.shapes import Bool, Float, Int, Tensor
 
+Index = npt.NDArray[np.int64]
+"""Numbers of tokens, or of sequences, on the host."""
+SEEN_OFTEN = 3
+"""Where readers see this many times as many tokens as there are, hardly any is seen by nobody."""
+FEW_ELSEWHERE = 16_384
+"""Up to so many tokens another device than a CPU has dealt with all before the host knows who is seen."""
+WORTH_NARROWING = 0.9
+"""Of all tokens, how many at most may be seen by somebody for it to be worth leaving out the others."""
 
-@dataclass(frozen=True)
-class Places:
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
     """Where N tokens stand: ``rows`` numbers their sequences from 0 without a gap, and tokens of the same one lie side
-    by side in their order. ``readers`` lists those whose next states are asked for, in order; none means all.
-
-    All of it is kept by the host, which knows the sizes of things without asking a device; ``device`` is where the
-    indices that follow from it are wanted.
+    by side in their order. Worth keeping from block to block, as long as the tokens are the same.
     """
 
-    rows: Int[Tensor, "N"]
-    readers: Int[Tensor, "A"] | None
+    rows: Index
     device: torch.device
+
+    @classmethod
+    def of(cls, rows: Index, device: torch.device) -> "Sequences":
+        """The same of rows whose numbers may have gaps."""
+        return cls(np.cumsum(np.diff(rows, prepend=rows[:1]) != 0), device)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def lengths(self) -> Index:
+        return np.bincount(self.rows)
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    @cached_property
+    def starts(self) -> Index:
+        """The first token of every sequence."""
+        return _starts(self.lengths)
+
+    @cached_property
+    def ranks(self) -> Index:
+        """Which one of its sequence each token is, from 0."""
+        return np.arange(len(self)) - self.starts[self.rows]
+
+    @cached_property
+    def slots(self) -> Int[Tensor, "N"]:
+        """Places of tokens in a grid with one row for each sequence."""
+        return self.sent(self.rows * self.longest + self.ranks)
+
+    @cached_property
+    def valid(self) -> Bool[Tensor, "R T"] | None:
+        """Which places of that grid are taken; none means all."""
+        if len(self.lengths) * self.longest == len(self):
+            return None
+        return self.taken(self.longest)
+
+    def taken(self, width: int) -> Bool[Tensor, "R W"]:
+        """The same of a grid with so many places in every row."""
+        return self.sent(np.arange(width) < self.lengths[:, None])
+
+    def spaced_slots(self, room: int) -> Index:
+        """Places of tokens in one row that has ``room`` between sequences."""
+        return np.arange(len(self)) + self.rows * room
+
+    @cached_property
+    def _spaced_there(self) -> dict[int, Tensor]:
+        return {}
+
+    def spaced_slots_there(self, room: int) -> Int[Tensor, "N"]:
+        known = self._spaced_there
+        if room not in known:
+            known[room] = self.sent(self.spaced_slots(room))
+        return known[room]
+
+    def num_spaced(self, room: int) -> int:
+        return len(self) + (len(self.lengths) - 1) * room
+
+    def sent(self, made: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Tensor:
+        return sent(torch.from_numpy(made), self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Who of them reads: ``readers`` lists the tokens whose next states are asked for, in order; none means all."""
+
+    sequences: Sequences
+    readers: Index | None = None
 
     @property
     def num_readers(self) -> int:
-        return len(self.rows if self.readers is None else self.readers)
+        return len(self.sequences) if self.readers is None else len(self.readers)
+
+    @property
+    def valid(self) -> Bool[Tensor, "R T"] | None:
+        """Which places of ``grid`` are taken; none means all."""
+        return self.sequences.valid
 
     @cached_property
-    def lengths(self) -> Int[Tensor, "R"]:
-        return self.rows.bincount()
-
-    @cached_property
-    def _reader_rows(self) -> Int[Tensor, "A"]:
-        return self.rows if self.readers is None else self.rows[self.readers]
-
-    @cached_property
-    def _readers_there(self) -> Int[Tensor, "A"] | None:
-        return None if self.readers is None else self._sent(self.readers)
-
-    def _sent(self, index: Tensor) -> Tensor:
-        return index.to(self.device, non_blocking=True)
+    def readers_there(self) -> Int[Tensor, "A"] | None:
+        return None if self.readers is None else self.sequences.sent(self.readers)
 
     def taken(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 A D"]:
         """The states of those who read."""
-        return x if self._readers_there is None else x.index_select(1, self._readers_there)
+        return x if self.readers_there is None else x.index_select(1, self.readers_there)
+
+    def narrowed(self, x: Float[Tensor, "1 N D"], left: int, right: int) -> tuple[Float[Tensor, "1 M D"], "Places"]:
+        """Without tokens that no reader sees, where readers look so far back and ahead.
+
+        What is left of a sequence may fall apart. Its parts are sequences then: nobody looks over their ends.
+        """
+        sequences, readers = self.sequences, self.readers
+        if readers is None or len(readers) * (left + 1 + right) > SEEN_OFTEN * len(sequences):
+            return x, self
+        if x.device.type != "cpu" and len(sequences) < FEW_ELSEWHERE:
+            return x, self
+        starts, ends = sequences.starts[self._reader_rows], (sequences.starts + sequences.lengths)[self._reader_rows]
+        first, end = np.maximum(readers - left, starts), np.minimum(readers + right + 1, ends)
+        seen = np.cumsum(
+            np.bincount(first, minlength=len(sequences) + 1) - np.bincount(end, minlength=len(sequences) + 1)
+        )
+        kept = np.flatnonzero(seen[:-1])
+        if len(kept) > WORTH_NARROWING * len(sequences):
+            return x, self
+        begins = (np.diff(kept, prepend=-2) != 1) | (np.diff(sequences.rows[kept], prepend=-1) != 0)
+        parts = Sequences(np.cumsum(begins) - 1, sequences.device)
+        return x.index_select(1, sequences.sent(kept)), Places(parts, np.searchsorted(kept, readers))
 
     # One row for each sequence, padded at the end: what attention and averages need
 
     @cached_property
-    def _token_slots(self) -> Int[Tensor, "N"]:
-        return self._sent(self.rows * self._longest + self._ranks(self.rows))
+    def _reader_rows(self) -> Index:
+        return self.sequences.rows if self.readers is None else self.sequences.rows[self.readers]
 
     @cached_property
-    def _reader_slots(self) -> Int[Tensor, "A"]:
-        return self._sent(self._reader_rows * self._most_readers + self._ranks(self._reader_rows))
-
-    @cached_property
-    def _longest(self) -> int:
-        return int(self.lengths.max())
+    def _num_by_row(self) -> Index:
+        if self.readers is None:
+            return self.sequences.lengths
+        return np.bincount(self._reader_rows, minlength=len(self.sequences.lengths))
 
     @cached_property
     def _most_readers(self) -> int:
-        return int(self._reader_rows.bincount().max())
-
-    @staticmethod
-    def _ranks(rows: Int[Tensor, "A"]) -> Int[Tensor, "A"]:
-        """Which one of its row each is, from 0."""
-        counts = rows.bincount()
-        return torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+        return int(self._num_by_row.max())
 
     @cached_property
-    def valid(self) -> Bool[Tensor, "R T"] | None:
-        """Which places of ``grid`` are taken; none means all."""
-        if bool((self.lengths == self._longest).all()):
-            return None
-        return self._sent(torch.arange(self._longest) < self.lengths.unsqueeze(1))
+    def _reader_slots(self) -> Index:
+        ranks = np.arange(self.num_readers) - _starts(self._num_by_row)[self._reader_rows]
+        return self._reader_rows * self._most_readers + ranks
+
+    @cached_property
+    def _reader_slots_there(self) -> Int[Tensor, "A"]:
+        return self.sequences.slots if self.readers is None else self.sequences.sent(self._reader_slots)
 
     @cached_property
     def positions(self) -> Int[Tensor, "R P"]:
         """Where in its row of ``grid`` each reader of ``reader_grid`` stands; 0 where there is none."""
-        ranks = self._ranks(self.rows)
-        ranks = ranks if self.readers is None else ranks[self.readers]
-        grid = torch.zeros(len(self.lengths) * self._most_readers, dtype=torch.long)
-        slots = self._reader_rows * self._most_readers + self._ranks(self._reader_rows)
-        return self._sent(grid.index_copy(0, slots, ranks).view(-1, self._most_readers))
+        grid = np.zeros(len(self.sequences.lengths) * self._most_readers, dtype=np.int64)
+        grid[self._reader_slots] = self.sequences.ranks if self.readers is None else self.sequences.ranks[self.readers]
+        return self.sequences.sent(grid.reshape(-1, self._most_readers))
 
     def grid(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "R T D"]:
         """States of all tokens, zeros behind the end of a sequence."""
-        return _spread(x, self._token_slots, len(self.lengths), self._longest)
+        num_rows, length = len(self.sequences.lengths), self.sequences.longest
+        if self.valid is None:
+            return x.view(num_rows, length, -1)
+        return _spread(x, self.sequences.slots, num_rows, length)
 
     def padded(self, x: Float[Tensor, "1 N D"], width: int) -> tuple[Float[Tensor, "R W D"], Bool[Tensor, "R W"]]:
         """The same with so many places in every row, and which of them are taken."""
-        valid = self._sent(torch.arange(width) < self.lengths.unsqueeze(1))
-        return F.pad(self.grid(x), (0, 0, 0, width - self._longest)), valid
+        return F.pad(self.grid(x), (0, 0, 0, width - self.sequences.longest)), self.sequences.taken(width)
 
     def reader_grid(self, x: Float[Tensor, "1 A D"]) -> Float[Tensor, "R P D"]:
         """States of the readers of each sequence."""
-        return _spread(x, self._reader_slots, len(self.lengths), self._most_readers)
+        num_rows, most = len(self.sequences.lengths), self._most_readers
+        if num_rows * most == self.num_readers:
+            return x.view(num_rows, most, -1)
+        return _spread(x, self._reader_slots_there, num_rows, most)
 
     def from_reader_grid(self, grid: Float[Tensor, "R P D"]) -> Float[Tensor, "1 A D"]:
         """The way back."""
         if grid.shape[0] * grid.shape[1] == self.num_readers:
             return grid.reshape(1, self.num_readers, -1)
-        return grid.flatten(0, 1).index_select(0, self._reader_slots).unsqueeze(0)
+        return grid.flatten(0, 1).index_select(0, self._reader_slots_there).unsqueeze(0)
 
     # One long row with room between sequences: what convolutions need
 
     def spaced(self, x: Float[Tensor, "1 N C"], room: int) -> Float[Tensor, "1 M C"]:
         """Tokens with at least ``room`` zeros between sequences, so that none sees another's."""
-        if len(self.lengths) == 1:
+        if len(self.sequences.lengths) == 1:
             return x
-        row = x.new_zeros(1, self._num_spaced(room), x.shape[-1])
-        return row.index_copy_(1, self._sent(self._spaced_slots(room)), x)
+        row = x.new_zeros(1, self.sequences.num_spaced(room), x.shape[-1])
+        return row.index_copy_(1, self.sequences.spaced_slots_there(room), x)
 
     def spaced_readers(self, room: int) -> Int[Tensor, "1 A"]:
         """Where readers stand in a ``spaced`` row."""
-        slots = self._spaced_slots(room)
-        return self._sent(slots if self.readers is None else slots[self.readers]).unsqueeze(0)
+        if self.readers is None:
+            return self.sequences.spaced_slots_there(room).unsqueeze(0)
+        if self.readers_there is not None and len(self.sequences.lengths) == 1:
+            return self.readers_there.unsqueeze(0)
+        return self.sequences.sent(self.readers + self._reader_rows * room).unsqueeze(0)
 
     def spaced_valid(self, room: int) -> Bool[Tensor, "1 M"]:
         """Which places of a ``spaced`` row are taken."""
-        valid = torch.zeros(self._num_spaced(room), dtype=torch.bool)
-        return self._sent(valid.index_fill(0, self._spaced_slots(room), True)).unsqueeze(0)
+        valid = np.zeros(self.sequences.num_spaced(room), dtype=np.bool_)
+        valid[self.sequences.spaced_slots(room)] = True
+        return self.sequences.sent(valid).unsqueeze(0)
 
-    def _spaced_slots(self, room: int) -> Int[Tensor, "N"]:
-        return torch.arange(len(self.rows)) + self.rows * room
 
-    def _num_spaced(self, room: int) -> int:
-        return len(self.rows) + (len(self.lengths) - 1) * room
+def _starts(counts: Index) -> Index:
+    """Where each of several groups begins that lie one behind the other."""
+    return np.cumsum(counts) - counts
 
 
 def _spread(x: Float[Tensor, "1 N D"], slots: Int[Tensor, "N"], num_rows: int, length: int) -> Tensor:
-    if num_rows * length == x.shape[1]:
-        return x.view(num_rows, length, -1)
     spread = x.new_zeros(num_rows * length, x.shape[-1]).index_copy_(0, slots, x[0])
     return spread.view(num_rows, length, -1)

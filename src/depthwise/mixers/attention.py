@@ -1,6 +1,8 @@
 """Self-attention, unlimited or within a window, and attention over a source."""
 
-from torch import nn
+from math import inf
+
+from torch import float32, nn
 
 from depthwise.config.relative import RelativeConfig
 from depthwise.kernels.attention import attend, attend_source
@@ -8,11 +10,13 @@ from depthwise.kernels.relative import attend_relative
 from depthwise.memory import KeyValueMemory, Places
 from depthwise.mixers.base import Mixer
 from depthwise.mixers.joint import Joint
-from depthwise.mixers.linear import ScaledLinear
+from depthwise.mixers.linear import ScaledLinear, weights_of
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 IN_GAIN = 0.5**0.5
 """Queries, keys and values start as one (3D, D) matrix would."""
+WORTH_FOLDING = 1.5
+"""How many times fewer operations folding must take: its products are smaller and there are more of them."""
 
 
 class Projections(nn.Module):
@@ -38,6 +42,37 @@ class Projections(nn.Module):
 
     def merge(self, x: Float[Tensor, "B H T d"]) -> Float[Tensor, "B T D"]:
         return self.out(x.transpose(1, 2).flatten(2))
+
+    def folded(
+        self, queries: Float[Tensor, "R H P d"], x: Float[Tensor, "1 N D"], places: Places
+    ) -> Float[Tensor, "R P A"] | None:
+        """What queries take from tokens whose keys and values nobody computes; none where that would take longer.
+
+            q (W_K x + b_K) = (W_K' q) x + const,      sum_t a_t (W_V x_t + b_V) = W_V (sum_t a_t x_t) + b_V
+
+        A constant is nothing to the softmax. Scores and sums are as many times wider as there are heads, but the two
+        matrices meet P queries instead of all tokens. In 16 bits scores would be rounded, which attention keeps whole.
+        """
+        if min(queries.dtype.itemsize, x.dtype.itemsize) < float32.itemsize:
+            return None
+        (num_rows, heads, asked, head_width), (num_tokens, width) = queries.shape, x.shape[1:]
+        longest, inner = places.sequences.longest, heads * head_width
+        plain = 2 * num_tokens * width * inner + 2 * num_rows * asked * longest * inner
+        if num_rows * asked * (2 * width * inner + 2 * longest * heads * width) * WORTH_FOLDING > plain:
+            return None
+        key, value = weights_of(self.key), weights_of(self.value)
+        if key is None or value is None:
+            return None
+        by_head = queries.transpose(0, 1).reshape(heads, num_rows * asked, head_width)
+        wide = (by_head * head_width**-0.5) @ key[0].view(heads, head_width, width)
+        wide = wide.view(heads, num_rows, asked, width).transpose(0, 1).reshape(num_rows, heads * asked, width)
+        tokens = places.grid(x)
+        scores = wide @ tokens.transpose(1, 2)
+        if places.valid is not None:
+            scores = scores.masked_fill(~places.valid.unsqueeze(1), -inf)
+        taken = (scores.softmax(-1) @ tokens).view(num_rows, heads, asked, width).transpose(0, 1)
+        values = taken.reshape(heads, num_rows * asked, width) @ value[0].view(heads, head_width, width).transpose(1, 2)
+        return values.transpose(0, 1).reshape(num_rows, asked, inner) + value[1]
 
     def keys_values(self, x: Tensor, valid: Tensor | None) -> KeyValueMemory:
         keys, values = (self.key(x), self.value(x)) if self.joint is None else self.joint.last(2)(x)
@@ -141,9 +176,16 @@ class SelfAttention(Mixer):
         )
 
     def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
-        """Every token is projected once; sequences are padded for the product of queries and keys alone."""
+        """Every token is projected once; sequences are padded for the product of queries and keys alone.
+
+        Where very few read, none is projected but they (``Projections.folded``).
+        """
         project = self.projections
         queries = project.split(places.reader_grid(project.query(places.taken(x))))
+        if self.relative is None and not self.causal and self.window is None and not self.training:
+            folded = project.folded(queries, x, places)
+            if folded is not None:
+                return project.out(places.from_reader_grid(folded))
         keys, values = (project.split(places.grid(map_(x))) for map_ in (project.key, project.value))
         if self.relative is not None:
             positions = None if places.readers is None else places.positions

@@ -4,6 +4,8 @@ from math import sqrt
 
 from torch import nn
 
+from depthwise.shapes import Float, Tensor
+
 
 class ScaledLinear(nn.Linear):
     """A linear map whose weights start as Xavier-uniform ones times ``gain``."""
@@ -16,3 +18,15 @@ class ScaledLinear(nn.Linear):
 def torch_gain(inputs: int, outputs: int) -> float:
     """The gain that makes Xavier's bound, sqrt(6 / (inputs + outputs)), torch's own: 1 / sqrt(inputs)."""
     return sqrt((inputs + outputs) / (6 * inputs))
+
+
+def weights_of(linear: nn.Module) -> tuple[Float[Tensor, "O I"], Float[Tensor, "O"]] | None:
+    """Weight and bias of a map that is as it was made; none where hooks listen to it, or something took its place.
+
+    What stands in for a map with the same weights says so by ``made_from``.
+    """
+    made_from = getattr(linear, "made_from", linear)
+    hooks = (linear._forward_hooks, linear._forward_pre_hooks)
+    if not isinstance(made_from, nn.Linear) or type(made_from) not in (nn.Linear, ScaledLinear) or any(hooks):
+        return None
+    return None if made_from.bias is None else (made_from.weight, made_from.bias)

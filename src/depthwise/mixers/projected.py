@@ -55,7 +55,7 @@ class ProjectedConv(Mixer):
         self.conv_bias = nn.Parameter(self.out_projection.weight.new_zeros(options.channels)) if options.bias else None
 
     def write(self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None) -> InputMemory:
-        x = self.in_projection(F.dropout(x, self.options.input_dropout, self.training))
+        x = self.in_projection(F.dropout(x, self.options.input_dropout) if self.training else x)
         return InputMemory(F.glu(x) if self.options.glu else x, valid)
 
     def read(
@@ -67,7 +67,11 @@ class ProjectedConv(Mixer):
         return self.out_projection(mixed)
 
     def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
-        """The row is convolved with room between sequences: everywhere, unless very few read."""
+        """The row is convolved with room between sequences: everywhere, unless very few read.
+
+        Tokens that nobody sees leave nothing behind.
+        """
+        x, places = places.narrowed(x, self.left, self.options.kernel_size - 1 - self.left)
         inputs, room = self.write(x).inputs, self.options.kernel_size - 1
         valid = places.spaced_valid(room) if self.options.renormalize_padding else None
         memory, positions = InputMemory(places.spaced(inputs, room), valid), places.spaced_readers(room)

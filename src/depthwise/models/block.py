@@ -47,7 +47,8 @@ class FeedForward(nn.Module):
         self.hidden, self.out = (ScaledLinear(*size, gain) for size, gain in zip(sizes, gains, strict=True))
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        return self.out(F.dropout(self.activation(self.hidden(x)), self.dropout, self.training))
+        hidden = self.activation(self.hidden(x))
+        return self.out(F.dropout(hidden, self.dropout) if self.training else hidden)
 
 
 class Residual(nn.Module):
@@ -78,7 +79,7 @@ class Residual(nn.Module):
                 )
             after = self._normalized(x, branch)
         else:
-            branch = F.dropout(branch, self.dropout, self.training)
+            branch = F.dropout(branch, self.dropout) if self.training else branch
             after = x + (branch if weight is None else branch * _per_token(weight).to(branch.dtype))
         return after if gate is None or gate.run is None else torch.where(_per_token(gate.run), after, x)
 
@@ -87,12 +88,13 @@ class Residual(nn.Module):
 
         A norm that is not as it was made is called: hooks on it hear of it, and what took its place runs.
         """
-        norm, dropout = self.norm, self.dropout if self.training else 0.0
+        norm, dropout = self.norm, self.dropout
         assert norm is not None, "only a placement has a norm"
-        if _is_as_made(norm):
-            backend = "auto" if self.training else "reference"
-            return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout, backend=backend)
-        normalized: Tensor = norm(x if branch is None else x + F.dropout(branch, dropout))
+        if self.training and _is_as_made(norm):
+            return residual_norm(x, branch, norm.weight, norm.bias, epsilon=norm.eps, dropout=dropout)
+        if branch is not None:
+            x = x + (F.dropout(branch, dropout) if self.training else branch)
+        normalized: Tensor = norm(x)
         return normalized
 
 

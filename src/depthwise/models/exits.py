@@ -1,5 +1,6 @@
 """Heads of all exits, what they learn together, and the policy by which tokens leave there."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +71,13 @@ class HasExits:
         if policy is not None and self.config.exits is None:
             raise InputError("this model has no exits to leave at; train one with model.exits, or use the whole stack")
         object.__setattr__(self, "_policy", policy)  # not a part of this model: its weights are not saved with it
+
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Where this model goes, to a device or a precision, the policy in use goes too, though no part of it."""
+        moved = super()._apply(change, recurse)  # type: ignore[misc]
+        if isinstance(self._policy, nn.Module) and self._policy is not self.trained_policy:
+            self._policy._apply(change)
+        return moved
 
     def leaving(self) -> Leaving | None:
         """The policy with the heads it looks at; none in training, and where there is no policy."""

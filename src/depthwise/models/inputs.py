@@ -7,6 +7,7 @@ looking would wait for the device at every step, and embedding an id outside the
 import torch
 
 from depthwise.errors import InputError
+from depthwise.memory import sent
 from depthwise.shapes import Bool, Int, Tensor
 
 
@@ -58,7 +59,7 @@ def valid_tokens(
     empty = ~valid.any(1)
     if bool(empty.any()) and not may_be_empty:
         raise InputError(f"{name} row {int(empty.nonzero()[0])} has no real token; drop the row or give it one")
-    return valid.to(ids.device, non_blocking=True)
+    return sent(valid, ids.device)
 
 
 def check_token_types(type_ids: Tensor | None, ids: Int[Tensor, "B T"], num_token_types: int) -> None:

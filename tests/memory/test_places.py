@@ -1,0 +1,93 @@
+"""Tokens in one long row, and who of them reads."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depthwise.memory import Places, Sequences, sent
+
+CPU = torch.device("cpu")
+Rows = st.lists(st.integers(1, 12), min_size=1, max_size=5)
+
+
+def drawn(lengths: list[int], seed: int, share: float) -> tuple[Sequences, torch.Tensor, np.ndarray]:
+    sequences = Sequences(np.repeat(np.arange(len(lengths)), lengths), CPU)
+    x = torch.arange(1.0, len(sequences) + 1).view(1, -1, 1)
+    return sequences, x, np.flatnonzero(np.random.default_rng(seed).random(len(sequences)) < share)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=Rows, seed=st.integers(0, 999), left=st.integers(0, 4), right=st.integers(0, 4))
+def test_every_reader_sees_what_it_saw(lengths: list[int], seed: int, left: int, right: int) -> None:
+    sequences, x, readers = drawn(lengths, seed, 0.15)
+    if len(readers) == 0:
+        return
+    whole = Places(sequences, readers)
+    narrow_x, narrow = whole.narrowed(x, left, right)
+    assert torch.equal(narrow.taken(narrow_x), whole.taken(x))
+    assert torch.equal(seen(narrow, narrow_x, left, right), seen(whole, x, left, right))
+
+
+def seen(places: Places, x: torch.Tensor, left: int, right: int) -> torch.Tensor:
+    """What stands around each reader, zeros beyond the ends of its sequence."""
+    padded = torch.nn.functional.pad(places.spaced(x, left + right)[0, :, 0], (left, right))
+    return padded.unfold(0, left + right + 1, 1)[places.spaced_readers(left + right)[0]]
+
+
+def test_tokens_that_nobody_sees_are_left_out() -> None:
+    sequences = Sequences(np.repeat([0, 1], [20, 6]), CPU)
+    x = torch.arange(26.0).view(1, -1, 1)
+    narrow_x, narrow = Places(sequences, np.array([2, 15, 19])).narrowed(x, 2, 1)
+    assert narrow_x[0, :, 0].tolist() == [0, 1, 2, 3, 13, 14, 15, 16, 17, 18, 19]
+    assert narrow.sequences.lengths.tolist() == [4, 7]
+    assert narrow.readers is not None
+    assert narrow.readers.tolist() == [2, 6, 10]
+
+
+def test_where_nearly_all_are_seen_nothing_changes() -> None:
+    sequences, x, _ = drawn([8, 8], 0, 0)
+    for readers in (None, np.arange(0, 16, 2), np.array([3, 4, 11, 12])):
+        places = Places(sequences, readers)
+        assert places.narrowed(x, 3, 3) == (x, places)
+
+
+@pytest.mark.parametrize(("device", "is_narrowed"), [("cpu", True), ("meta", False)])
+def test_other_devices_deal_with_few_tokens_at_once(device: str, is_narrowed: bool) -> None:
+    where = torch.device(device)
+    places, x = (
+        Places(Sequences(np.zeros(40, dtype=np.int64), where), np.array([7])),
+        torch.empty(1, 40, 1, device=where),
+    )
+    assert (places.narrowed(x, 1, 1)[1] is not places) is is_narrowed
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=Rows, seed=st.integers(0, 999), share=st.floats(0.05, 1))
+def test_a_grid_and_the_way_back(lengths: list[int], seed: int, share: float) -> None:
+    sequences, x, readers = drawn(lengths, seed, share)
+    if len(readers) == 0:
+        return
+    places = Places(sequences, readers)
+    grid = places.grid(x)
+    assert grid.shape == (len(lengths), max(lengths), 1)
+    for row, (length, part) in enumerate(zip(lengths, x[0].split(lengths), strict=True)):
+        assert torch.equal(grid[row, :length], part)
+        assert not grid[row, length:].any()
+    taken = places.taken(x)
+    assert torch.equal(places.from_reader_grid(places.reader_grid(taken)), taken)
+    padded, valid = places.padded(x, max(lengths) + 2)
+    assert torch.equal(padded[valid], x[0])
+
+
+def test_rows_are_numbered_without_a_gap() -> None:
+    assert Sequences.of(np.array([3, 3, 7, 9, 9]), CPU).rows.tolist() == [0, 0, 1, 2, 2]
+    assert len(Sequences.of(np.array([], dtype=np.int64), CPU)) == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_sent_arrives(device: str) -> None:
+    found = sent(torch.arange(3), torch.device(device))
+    assert found.device.type == device
+    assert found.shape == (3,)
