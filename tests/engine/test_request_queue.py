@@ -18,7 +18,7 @@ from depthwise.errors import InputError, QueueError
 from .test_live_batch import alone, model_of, policy_of
 
 LONG = {"max_new_tokens": 40, "eos_token_id": None}
-SOON = 20.0
+SOON = 60.0
 Queue = Callable[..., RequestQueue]
 
 

@@ -97,9 +97,9 @@ def test_bleu_of_equal_systems() -> None:
 def test_a_thousand_resamples_of_a_test_set_are_fast() -> None:
     counts = SacreBleu().counts(sentences(0), sentences(1))
     counts = np.tile(counts, (75, 1))  # 3,000 sentences
-    start = time.perf_counter()
+    start = time.process_time()
     paired_bootstrap(counts, counts, lambda sums: sums[..., 0], num_resamples=1000)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_any_score_of_sums() -> None:

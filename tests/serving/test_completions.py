@@ -146,5 +146,5 @@ def test_a_client_that_leaves(live: Live) -> None:
     with live.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         next(lines)
-        assert live.hub.models["long"].num_running == 2
+        until(lambda: live.hub.models["long"].num_running == 2)
     until(lambda: live.hub.models["long"].num_running == 0)

@@ -181,7 +181,7 @@ def test_batches_are_made(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
         return readings(rows)
 
     monkeypatch.setattr(served, "readings", counted)
-    monkeypatch.setattr(served._batches, "_max_wait", 0.2)
+    monkeypatch.setattr(served._batches, "_max_wait", 1.0)
     asked(live, "/v1/classify", [{"model": "classes", "input": "a b", "depth": depth} for depth in [1, 2] * 6])
     assert sum(sizes) == 12
     assert len(sizes) <= 6

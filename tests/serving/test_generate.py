@@ -231,10 +231,10 @@ def test_time_is_limited(start: Start) -> None:
     assert (over.status_code, over.json()["error"]["type"]) == (504, "timeout")
     assert over.json()["error"]["message"] == "there was no answer within 0.2 seconds"
     *tokens, (last, content) = events_of(live.post("/v1/generate", **body, stream=True))
-    assert {name for name, _ in tokens} == {"token"}
+    assert {name for name, _ in tokens} <= {"token"}
     assert (last, content["error"]["type"]) == ("error", "timeout")
     until(lambda: running(live) == 0)
-    assert live.post("/v1/generate", input="a", max_new_tokens=1).status_code == 200
+    until(lambda: live.post("/v1/generate", input="a", max_new_tokens=1).status_code == 200)
 
 
 def test_a_full_queue_is_said_at_once(start: Start) -> None:
