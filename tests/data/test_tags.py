@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from depthwise.data.tags import (
     OUTSIDE,
     SCHEMES,
-    Entity,
     contradictions,
     detect_scheme,
-    entities,
     iob1_to_iob2,
     split_tag,
     to_iob2,
 )
+from depthwise.metrics.entities import Entity, entities
 
 
 def iob2_to_iob1(tags: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """Tagging: columns in, a tag for each word out."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,18 +52,6 @@ def test_iob1_is_read_and_iob2_is_used(task: Tagging) -> None:
     rows = task.examples("train")
     labels = [task.label_names[label] for row in rows.rows for label in row.labels.tolist() if label >= 0]
     assert labels == ["B-ORG", "O", "B-MISC", "B-MISC", "O", "B-PER", "I-PER"]
-
-
-def test_only_entity_scores_need_seqeval(task: Tagging, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it training ends before it begins, but not where something else decides which checkpoint is best."""
-    num_rows = len(task.examples("train"))
-    monkeypatch.setitem(sys.modules, "seqeval.metrics.sequence_labeling", None)
-    recipe = replace(task.recipe, data=replace(task.recipe.data, valid=task.recipe.data.train))
-    task.recipe = recipe
-    with pytest.raises(InputError, match="needs the library seqeval"):
-        task.examples("train")
-    task.recipe = replace(recipe, training=replace(recipe.training, metric="accuracy"))
-    assert len(task.examples("train")) == num_rows
 
 
 def test_losses_predictions_and_probabilities_agree(task: Tagging) -> None:

@@ -21,14 +21,6 @@ PREFIXES = {"iob1": ("B", "I"), "iob2": ("B", "I"), "bioes": ("B", "I", "E", "S"
 BILOU = {"L": "E", "U": "S"}
 
 
-class Entity(NamedTuple):
-    """Words ``start`` to ``end``, the latter excluded, of one type."""
-
-    kind: str
-    start: int
-    end: int
-
-
 class Contradiction(NamedTuple):
     """A tag that a scheme does not allow where it stands."""
 
@@ -113,15 +105,3 @@ def bioes_to_iob2(tags: Sequence[str]) -> list[str]:
     """``S`` begins and ``E`` goes on."""
     parts = [(tag, *split_tag(tag)) for tag in tags]
     return [tag if tag == OUTSIDE else f"{'B' if prefix in ('B', 'S') else 'I'}-{kind}" for tag, prefix, kind in parts]
-
-
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of tags in IOB2, in order. An ``I-`` that follows nothing of its type begins one."""
-    found: list[Entity] = []
-    for place, tag in enumerate(iob1_to_iob2(tags)):
-        prefix, kind = split_tag(tag)
-        if prefix == "B":
-            found.append(Entity(kind, place, place + 1))
-        elif prefix == "I":
-            found[-1] = found[-1]._replace(end=place + 1)
-    return found

@@ -1,12 +1,12 @@
 """F1 of entities: one counts as found where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003).
 
-Which entities tags stand for is decided by seqeval, as CoNLL's own script does: tags are IOB2, but an ``I-`` that
-follows nothing of its type begins an entity. seqeval is an optional extra.
+Which entities tags stand for is decided as by CoNLL's own script and by seqeval: tags are IOB2, but an ``I-`` that
+follows nothing of its type begins an entity.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,14 @@ from depthwise.errors import InputError
 
 Tags = Sequence[Sequence[str]]
 """One tag for every word of every sentence."""
+
+
+class Entity(NamedTuple):
+    """Words ``start`` to ``end``, the latter excluded, of one type."""
+
+    kind: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,20 @@ class EntityReport:
     overall: EntityScores
     by_type: dict[str, EntityScores]
     macro_f1: float
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of tags in IOB2, in order. An ``I-`` that follows nothing of its type begins one."""
+    found: list[Entity] = []
+    kind_before = ""
+    for place, tag in enumerate(tags):
+        prefix, _, kind = tag.partition("-")
+        if prefix == "I" and kind == kind_before:
+            found[-1] = found[-1]._replace(end=place + 1)
+        elif kind:
+            found.append(Entity(kind, place, place + 1))
+        kind_before = kind
+    return found
 
 
 def entity_report(predictions: Tags, answers: Tags) -> EntityReport:
@@ -66,28 +88,15 @@ def _scores(counts: NDArray[np.float64]) -> EntityScores:
 def _counts_by_type(predictions: Tags, answers: Tags) -> tuple[NDArray[np.float64], list[str]]:
     """Counts (sentences, types, 3) and the types that occur, sorted."""
     _check(predictions, answers)
-    find = _finder()
-    found = [(set(find(list(mine))), set(find(list(right)))) for mine, right in zip(predictions, answers, strict=True)]
-    types = sorted({entity[0] for both in found for entities in both for entity in entities})
+    found = [(set(entities(mine)), set(entities(right))) for mine, right in zip(predictions, answers, strict=True)]
+    types = sorted({entity.kind for both in found for side in both for entity in side})
     places = {name: place for place, name in enumerate(types)}
     counts = np.zeros((len(found), len(types), 3))
     for row, (mine, right) in enumerate(found):
-        for column, entities in enumerate((mine & right, mine, right)):
-            for entity in entities:
-                counts[row, places[entity[0]], column] += 1
+        for column, side in enumerate((mine & right, mine, right)):
+            for entity in side:
+                counts[row, places[entity.kind], column] += 1
     return counts, types
-
-
-def _finder() -> Callable[[list[str]], list[tuple[Any, ...]]]:
-    """seqeval's way from tags to entities: type, first and last word of each."""
-    try:
-        from seqeval.metrics.sequence_labeling import get_entities
-    except ModuleNotFoundError:
-        raise InputError(
-            'entity F1 needs the library seqeval; install it with: pip install "depthwise[eval]"'
-        ) from None
-    find: Callable[[list[str]], list[tuple[Any, ...]]] = get_entities
-    return find
 
 
 def _check(predictions: Tags, answers: Tags) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -289,7 +288,7 @@ class Tagging(WordDepthTask):
                 "recall": report.overall.recall,
                 "f1_macro": report.macro_f1,
             }
-            how = f"seqeval:{version('seqeval')}|entities:{report.overall.num_there}|scheme:iob2|scale:100"
+            how = f"entities:{report.overall.num_there}|scheme:iob2|scale:100"
             scores = {name: Score(f"entity {name}", value, how) for name, value in values.items()}
         words = [[tag for sentence in side for tag in sentence] for side in (ours, right)]
         scores[ACCURACY] = Score(ACCURACY, 100 * accuracy(*words), f"words:{len(words[0])}|scale:100")
