@@ -23,16 +23,15 @@ what the classifier that learned with them scores.
 """
 
 import argparse
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import results
 import yaml
+from jobs import Campaign, Evaluation, Job, lines_of
 
 RECORD = results.RECORDS / "faster.json"
 DOMAINS = (
@@ -52,12 +51,16 @@ TABLES = "faster"
 """Begins the names of tables."""
 
 
+VALID = Evaluation("valid", ("--split", "valid"))
+USUAL = (VALID, Evaluation("test"))
+
+
 @dataclass(frozen=True)
 class Method:
     """Changes of the recipe by mutual information, and at which depth what comes of them is evaluated."""
 
     changes: tuple[str, ...] = ()
-    evaluations: tuple[tuple[str, tuple[str, ...]], ...] = (("valid", ("--split", "valid")), ("test", ()))
+    evaluations: tuple[Evaluation, ...] = USUAL
     masks: bool = False
     """Whether it needs a masked language model of the same texts."""
 
@@ -73,10 +76,9 @@ HALTING = (
     "model.policy.never_correct=last",
 )
 POLICY = (
-    ("valid", ("--split", "valid")),
-    ("test", ()),
-    ("test-policy", ("--depth", "policy")),
-    ("valid-policy", ("--split", "valid", "--depth", "policy")),
+    *USUAL,
+    Evaluation("test-policy", ("--depth", "policy")),
+    Evaluation("valid-policy", ("--split", "valid", "--depth", "policy")),
 )
 METHODS = {
     "full": Method(("model.word_depths=null",)),
@@ -90,20 +92,6 @@ METHODS = {
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
     "halting-text": Method(HALTING, POLICY),
 }
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: what trains it, and what it is evaluated on."""
-
-    name: str
-    recipe: str
-    changes: tuple[str, ...]
-    evaluations: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    @property
-    def command(self) -> str:
-        return shlex.join(["depthwise", "train", self.recipe, *self.changes])
 
 
 def recipe_of(data: str) -> str:
@@ -126,7 +114,7 @@ def masked_job(data: str, fold: int | None = None) -> Job:
     name = f"faster-{data}-masked" if fold is None else f"faster-{data}-cv/fold{fold}/masked"
     epochs = MASKED_EPOCHS.get(data, 15 if data.startswith("amazon16-") else 1)
     changes = (*known, f"training.max_epochs={epochs}")
-    return Job(name, "masked_language_modeling/anytime", changes, (("valid", ("--split", "valid")),))
+    return Job(name, "masked_language_modeling/anytime", changes, (VALID,))
 
 
 def _files_in_recipe(data: str) -> dict[str, str]:
@@ -151,22 +139,24 @@ def jobs(
         for seed in range(1, FOLDS + 1) if folds else seeds:
             fold = seed if folds else None
             changes = [f"seed={seed}", *files_of(data, fold), *method.changes, *more]
+            needs = ()
             if method.masks:
                 masked = masked_job(data, fold)
-                found[masked.name] = masked
+                found[masked.name], needs = masked, (masked.name,)
                 changes.append(f"model.word_depths.run=runs/{masked.name}")
                 changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
             kind = f"{name}-cv" if folds else name
-            job = Job(f"faster-{data}-{kind}-{seed}", recipe_of(data), tuple(changes), _evaluations(data, method))
-            found[job.name] = job
+            name_of_run = f"faster-{data}-{kind}-{seed}"
+            evaluations = _evaluations(data, method)
+            found[name_of_run] = Job(name_of_run, recipe_of(data), tuple(changes), evaluations, needs)
     return list(found.values())
 
 
-def _evaluations(data: str, method: Method) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _evaluations(data: str, method: Method) -> tuple[Evaluation, ...]:
     if data != "amazon16":
         return method.evaluations
-    depth = next((arguments for name, arguments in method.evaluations if name == "test-policy"), ())
-    domains = ((f"test-{name}", (*depth, f"data.test=data/amazon16/{name}.test.tsv")) for name in DOMAINS)
+    depth = next((each.arguments for each in method.evaluations if each.name == "test-policy"), ())
+    domains = (Evaluation(f"test-{name}", (*depth, f"data.test=data/amazon16/{name}.test.tsv")) for name in DOMAINS)
     return (*method.evaluations, *domains)
 
 
@@ -178,37 +168,14 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
             for job in jobs([data], ["reconstruction"], seeds, more=more):
                 is_masked = job.recipe != recipe_of(data)
                 name = job.name if is_masked else job.name.replace("reconstruction", f"penalty-{penalty}")
-                yield Job(name, job.recipe, job.changes, job.evaluations)
+                yield replace(job, name=name)
         return
     for data, num_layers, name in product(sets, range(1, 13 if begin else 7), ("full", "mi", "halting")):
         if name == "halting" and num_layers == 1:
             continue  # nobody can leave before the only block
         more = (f"model.encoder.num_layers={num_layers}", *([f"model.from={begin}"] if begin else []))
         for job in jobs([data], [name], seeds, more=more):
-            yield Job(f"{job.name}-layers-{num_layers}", job.recipe, job.changes, job.evaluations)
-
-
-def run(wanted: Sequence[Job], runs: Path, extra: Sequence[str]) -> int:
-    """Train and evaluate what is not there yet; what fails is named at the end."""
-    failed = []
-    for job in wanted:
-        folder = runs / job.name
-        commands = []
-        if not (folder / "training.json").exists():
-            commands.append(["train", job.recipe, *job.changes, *extra, "--out", str(folder)])
-        for name, arguments in job.evaluations:
-            if not (folder / "results" / f"{name}.json").exists():
-                commands.append(["evaluate", str(folder), *arguments, "--name", name])
-        for command in commands:
-            print("$ depthwise", shlex.join(command), flush=True)
-            if subprocess.run([sys.executable, "-m", "depthwise", *command], check=False).returncode:
-                failed.append(job.name)
-                break
-        else:
-            results.main(["collect", str(folder), "--into", str(RECORD)])
-    for name in failed:
-        print(f"{name} failed; the same command goes on from there", file=sys.stderr)
-    return int(bool(failed))
+            yield replace(job, name=f"{job.name}-layers-{num_layers}")
 
 
 def write_folds(files: Sequence[Path], into: Path) -> None:
@@ -256,6 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--sweep", choices=("penalty", "layers"))
         command.add_argument("--from", dest="begin", help="the run that models of a sweep over layers begin with")
         command.add_argument("--runs", type=Path, default=Path("runs"))
+        command.add_argument("--into", type=Path, default=RECORD, help="file of records")
+        command.add_argument("--at-once", type=int, default=1, help="runs side by side")
+        command.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
         command.add_argument("extra", nargs="*", help="more changes for every training, such as training.max_updates=2")
     folded = commands.add_parser("folds")
     folded.add_argument("files", nargs="+", type=Path)
@@ -314,11 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         wanted = list({job.name: job for job in sweep_jobs(options.sweep, sets, seeds, options.begin)}.values())
     if options.command == "run":
-        return run(wanted, options.runs, options.extra)
-    for job in wanted:
-        print(f"{job.command} {shlex.join(options.extra)}".rstrip(), "--out", options.runs / job.name)
-        for name, arguments_of in job.evaluations:
-            print("depthwise evaluate", options.runs / job.name, *arguments_of, "--name", name)
+        campaign = Campaign(wanted, options.runs, options.into, options.extra, options.at_once, options.seconds)
+        return campaign.run()
+    print(*lines_of(wanted, options.runs, options.extra), sep="\n")
     return 0
 
 

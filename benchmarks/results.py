@@ -119,6 +119,15 @@ def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -
     return [found[key] for key in sorted(found)]
 
 
+def add(into: Path, found: Iterable[Mapping[str, Any]]) -> None:
+    """Put records into a file, which is whole at any moment."""
+    records = merged(_json(into) or [], found)
+    into.parent.mkdir(parents=True, exist_ok=True)
+    new = into.with_name(f".{into.name}.new")
+    new.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    new.replace(into)
+
+
 def without_seed(command: str) -> str:
     """A command as it is for all seeds, and for all folds."""
     words = (word for word in shlex.split(command) if not word.startswith("seed="))
@@ -290,9 +299,7 @@ def _collect(runs: Sequence[Path], into: Path) -> int:
             found.append(collected(run))
         except NoRun as error:
             problems.append(error)
-    records = merged(_json(into) or [], found)
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    add(into, found)
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))

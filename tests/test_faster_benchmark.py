@@ -49,7 +49,7 @@ def test_commands_are_recipes(faster: Any) -> None:
     for job in [*jobs.values(), *faster.jobs(["dbpedia", "subj", "yelp_p", "yelp_f"], ["mi"], [1])]:
         recipe = read_recipe(job.recipe, job.changes)
         assert recipe.data.train
-        assert {name for name, _ in job.evaluations} >= {"valid"}
+        assert {each.name for each in job.evaluations} >= {"valid"}
         words = shlex.split(job.command)
         assert words[:3] == ["depthwise", "train", job.recipe]
     assert len(faster.DOMAINS) == 16
@@ -59,7 +59,7 @@ def test_tables_show_what_is_trained(faster: Any) -> None:
     results, trained = faster.results, {}
     for job in every(faster):
         trained[results.without_seed(job.command).removeprefix("depthwise train ")] = {
-            name for name, _ in job.evaluations
+            each.name for each in job.evaluations
         }
     tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
     names = [name for name in tables if name.startswith(faster.TABLES)]

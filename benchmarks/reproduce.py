@@ -1,0 +1,139 @@
+"""Train and evaluate what tables of docs/results.md show, many runs side by side.
+
+    python benchmarks/reproduce.py plan table3 table7 --seeds 1,2,3
+    python benchmarks/reproduce.py run table3 table7 --seeds 1,2,3 --at-once 8 --into docs/results/mine.json
+    python benchmarks/reproduce.py run finetuning --only 'trec|mr' --seconds 3600 -- training.max_epochs=3
+
+``plan`` prints the commands, ``run`` runs those whose results are not there yet and takes each finished run into a file
+of records; ``results.py write`` then makes the tables. Tables and rows are those of ``tables.yaml``, and
+``evaluations.yaml`` says how a result of that name is made. A run is called like its recipe, and every seed after the
+first has its number behind the name. A run that begins with another one waits for it. Tables of depth in advance are
+made by ``faster.py``, which plans them from data sets and methods.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import results
+import yaml
+from jobs import Campaign, Evaluation, Job, lines_of
+
+from depthwise.config import read_recipe
+
+EVALUATIONS = Path(__file__).with_name("evaluations.yaml")
+IN_ADVANCE = "faster"
+"""Begins the names of tables that have a plan of their own."""
+VALID = "valid"
+"""Always evaluated: it decides which seed is quoted."""
+
+
+class NoTable(Exception):
+    """A table, or a result of one, is not described."""
+
+
+def evaluation(name: str, ways: Mapping[str, Any]) -> Evaluation:
+    """How a result of this name is made: by the first pattern that the whole name fits."""
+    for pattern, way in ways.items():
+        if (match := re.fullmatch(pattern, name)) is not None:
+            given = {"arguments": way} if isinstance(way, str) else way
+            arguments = match.expand(given.get("arguments", ""))
+            before = tuple(tuple(shlex.split(match.expand(command))) for command in given.get("before", ()))
+            return Evaluation(name, tuple(shlex.split(arguments)), before, given.get("alone", False))
+    raise NoTable(f"{EVALUATIONS.name} does not say how a result called {name} is made")
+
+
+def wanted(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The names of results of every run that tables show, under what follows ``depthwise train``."""
+    found: dict[str, list[str]] = {}
+    for table in tables:
+        for row in table["rows"]:
+            for column in table["columns"]:
+                runs = row.get("runs", {})
+                run = runs if isinstance(runs, str) else runs.get(column["title"])
+                result = row.get("result", column["result"])
+                if run is not None and result not in (names := found.setdefault(run, [VALID])):
+                    names.append(result)
+    return found
+
+
+def jobs_of(rows: Mapping[str, Sequence[str]], seeds: Sequence[int], ways: Mapping[str, Any], runs: Path) -> list[Job]:
+    """All seeds of all rows; one that begins with another row's run needs it."""
+    found = {}
+    for row, names in rows.items():
+        recipe, *changes = shlex.split(row)
+        resolved = read_recipe(recipe, changes)
+        evaluations = [evaluation(result, ways) for result in names if result != results.TRAINING]
+        possible = tuple(each for each in evaluations if getattr(resolved.data, _split(each)))
+        for seed in seeds:
+            name = _name(recipe, changes) + (f"-{seed}" if seed != seeds[0] else "")
+            found[name] = Job(name, recipe, (f"seed={seed}", *changes), possible, _needs(resolved.model, runs))
+    return [replace(job, needs=tuple(need for need in job.needs if need in found)) for job in found.values()]
+
+
+def _name(recipe: str, changes: Sequence[str]) -> str:
+    """The recipe, and what its changes set."""
+    words = [recipe.rpartition("/")[2], *(re.sub(r"[^\w.]+", "_", change) for change in changes)]
+    return "-".join(words)
+
+
+def _split(each: Evaluation) -> str:
+    return VALID if VALID in each.arguments else "test"
+
+
+def _needs(model: Mapping[str, Any], runs: Path) -> tuple[str, ...]:
+    """Runs that a recipe begins with or takes depths from."""
+    depths = model.get("word_depths") or {}
+    given = [str(run) for run in (model.get("from"), depths.get("run")) if run]
+    return tuple(run.removeprefix(f"{runs}/") for run in given)
+
+
+def _described(names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    described = yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
+    for name in names:
+        if name not in described:
+            raise NoTable(f"there is no table {name}; {results.TABLES.name} has {', '.join(described)}")
+        if name.startswith(IN_ADVANCE):
+            raise NoTable(f"{name} is made by python benchmarks/faster.py run")
+        yield described[name]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("plan", "run"))
+    parser.add_argument("tables", nargs="+")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--only", default="", help="rows whose command this pattern is found in")
+    parser.add_argument("--results", default="", help="results whose name this pattern is found in")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--into", type=Path, default=Path("runs/results.json"), help="file of records")
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    split = given.index("--") if "--" in given else len(given)
+    options, extra = parser.parse_args(given[:split]), given[split + 1 :]
+    try:
+        rows = wanted(_described(options.tables))
+        chosen = {
+            row: [name for name in names if re.search(options.results, name)]
+            for row, names in rows.items()
+            if re.search(options.only, row)
+        }
+        ways = yaml.safe_load(EVALUATIONS.read_text(encoding="utf-8"))
+        jobs = jobs_of(chosen, [int(seed) for seed in options.seeds.split(",")], ways, options.runs)
+    except NoTable as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.command == "plan":
+        print(*lines_of(jobs, options.runs, extra), sep="\n")
+        return 0
+    return Campaign(jobs, options.runs, options.into, extra, options.at_once, options.seconds).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""``benchmarks/reproduce.py``: every result of a table has a way to be made, and runs side by side leave records."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def reproduce() -> Iterator[Any]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import reproduce as module  # type: ignore[import-not-found]
+
+        yield module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def tables_of(reproduce: Any) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(reproduce.results.TABLES.read_text(encoding="utf-8"))
+    return found
+
+
+def test_all_tables_can_be_planned(reproduce: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [name for name in tables_of(reproduce) if not name.startswith(reproduce.IN_ADVANCE)]
+    assert len(names) > 15
+    assert reproduce.main(["plan", *names, "--seeds", "1,2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    trained = [line for line in lines if line.startswith("depthwise train ")]
+    assert len({line.rpartition(" --out ")[2] for line in trained}) == len(trained) > 200
+    assert "depthwise train translation/multi30k seed=1 --out runs/multi30k" in trained
+    assert "depthwise train translation/multi30k seed=2 --out runs/multi30k-2" in trained
+
+
+def test_results_of_one_row(reproduce: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--results", "margin-0.5|chosen-margin", "--", "training.max_updates=2"]
+    assert reproduce.main(["plan", "depth-multi30k", "--only", "aligned$", "--runs", "other", *more]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "depthwise train translation/dat-multi30k-aligned seed=1 training.max_updates=2 --out other/dat-multi30k-aligned",
+        "depthwise evaluate other/dat-multi30k-aligned --depth policy policy.kind=confidence policy.measure=margin "
+        "policy.threshold=0.5 --name test-margin-0.5",
+        "depthwise evaluate other/dat-multi30k-aligned --depth policy policy.kind=confidence policy.measure=margin "
+        "policy.threshold=0.5 generation.num_beams=1 --name test-greedy-margin-0.5",
+        "depthwise calibrate other/dat-multi30k-aligned --quality-drop 0.3 policy.kind=confidence "
+        "policy.measure=margin --name chosen-margin",
+        "depthwise evaluate other/dat-multi30k-aligned --depth chosen-margin --name chosen-margin",
+    ]
+
+
+def test_who_begins_with_another_waits(reproduce: Any) -> None:
+    rows = reproduce.wanted([tables_of(reproduce)[name] for name in ("structure", "structure-pretrained")])
+    ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))
+    jobs = {job.name: job for job in reproduce.jobs_of(rows, [1], ways, Path("runs"))}
+    assert jobs["alberta-small-mr"].needs == ("alberta-small",)
+    assert jobs["alberta-small-mr-model.from_runs_alberta_small_fixed"].needs == ("alberta-small-fixed",)
+    assert jobs["alberta-small"].needs == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("table9", "there is no table table9; tables.yaml has "), ("faster-layers", "is made by python benchmarks/fast")],
+)
+def test_unknown_tables(reproduce: Any, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(["plan", name]) == 1
+    assert message in capsys.readouterr().err
+    with pytest.raises(reproduce.NoTable, match="does not say how a result called magic is made"):
+        reproduce.evaluation("magic", {"test": ""})
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "x.tsv").write_text("a\tred red green\nb\tblue green\na\tred\nb\tblue blue one\n")
+    content = {
+        "task": "text_classification",
+        "data": {**dict.fromkeys(("train", "valid", "test"), str(tmp_path / "x.tsv")), "cache": str(tmp_path)},
+        "tokenizer": {"kind": "word", "vocab_size": 20},
+        "model": {"width": 8, "encoder": {"num_layers": 1, "num_heads": 2}},
+        "training": {"max_updates": 2},
+    }
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
+    return str(tmp_path / "tiny.yaml")
+
+
+def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two that work, one that cannot, one that needs it, and one that is timed alone; then nothing is done twice."""
+    from jobs import Campaign, Evaluation, Job  # type: ignore[import-not-found]
+
+    valid, speed = Evaluation("valid", ("--split", "valid")), Evaluation("speed", is_alone=True)
+    jobs = [
+        Job("later", recipe, ("seed=3", f"model.from={tmp_path}/runs/one"), (), ("one",)),
+        Job("one", recipe, ("seed=1",), (valid, speed)),
+        Job("two", recipe, ("seed=2",), (valid,)),
+        Job("wrong", recipe, ("model.width=7",), (valid,)),
+        Job("lost", recipe, (f"model.from={tmp_path}/runs/wrong",), (), ("wrong",)),
+    ]
+    record = tmp_path / "records.json"
+
+    def run(wanted: list[Any], **options: Any) -> int:
+        code: int = Campaign(wanted, tmp_path / "runs", record, at_once=2, **options).run()
+        return code
+
+    assert run(jobs) == 1
+    told = capfd.readouterr()
+    assert "wrong failed, see" in told.err
+    assert "lost needs wrong, which failed" in told.err
+    assert "width" in (tmp_path / "runs" / "wrong.log").read_text()
+    order = [line.partition(" s  ")[2] for line in told.out.splitlines()]
+    assert order.index("one done") < order.index("later begins")
+    assert order[-2:] == ["one alone", "one done"]
+    found = {each["seed"]: each["results"] for each in json.loads(record.read_text())}
+    assert {seed: sorted(names) for seed, names in found.items()} == {1: ["speed", "valid"], 2: ["valid"], 3: []}
+    assert run(jobs[:3]) == 0
+    assert capfd.readouterr().out == ""
+    assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
+    assert "late was not finished in time; the same command goes on from there" in capfd.readouterr().err
