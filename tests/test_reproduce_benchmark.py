@@ -43,7 +43,8 @@ def test_results_of_one_row(reproduce: Any, capsys: pytest.CaptureFixture[str]) 
     more = ["--results", "margin-0.5|chosen-margin", "--", "training.max_updates=2"]
     assert reproduce.main(["plan", "depth-multi30k", "--only", "aligned$", "--runs", "other", *more]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "depthwise train translation/dat-multi30k-aligned seed=1 training.max_updates=2 --out other/dat-multi30k-aligned",
+        "depthwise train translation/dat-multi30k-aligned seed=1 training.max_updates=2 "
+        "--out other/dat-multi30k-aligned",
         "depthwise evaluate other/dat-multi30k-aligned --depth policy policy.kind=confidence policy.measure=margin "
         "policy.threshold=0.5 --name test-margin-0.5",
         "depthwise evaluate other/dat-multi30k-aligned --depth policy policy.kind=confidence policy.measure=margin "
