@@ -38,6 +38,21 @@ def test_a_budget(folder: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     assert (code, len(output.splitlines())) == (0, 1), errors
 
 
+def test_a_drop_that_one_can_be_sure_of(folder: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    code, output, errors = depthwise(
+        "calibrate", folder, f"data.valid={tmp_path / 'more.tsv'}", "--quality-drop", 100, "--sure"
+    )
+    assert (code, errors) == (0, "")
+    kept = json.loads((folder / "calibration.json").read_text())["settings"]["drop-100-sure"]
+    assert (kept["budget_met"], kept["goal"]) == (True, {"quality_drop": 100.0, "sure": True})
+    assert "the goal is met: at most 100 lost, also at the lower end of the 95 % interval" in output
+    code, _, errors = depthwise("report", folder, "-o", tmp_path / "report.html")
+    assert code == 0, errors
+    page = (tmp_path / "report.html").read_text()
+    assert "surely lose at most 100 accuracy" in page
+    assert "--quality-drop 100 --sure --name drop-100-sure" in page
+
+
 def test_a_promise_by_one_policy(folder: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     data = f"data.valid={tmp_path / 'more.tsv'}"
     arguments = ["--risk", 0.6, "--confidence", 0.3, "--name", "careful", "policy.kind=confidence"]

@@ -1,8 +1,9 @@
 """Calibration: budgets that are met where they can be, promises that stop at the first failure, settings with names."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,33 @@ def test_a_quality_drop(run: Run, examples: list[Example], made_up: list[Any]) -
     assert found.flops == pytest.approx(3500, abs=50)
     assert found.num_trials == len(set(made_up)) - 1
     assert found.goal == {"quality_drop": 5.0}
+
+
+def test_a_drop_that_one_can_be_sure_of(
+    run: Run, examples: list[Example], made_up: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the lower end lies two points below, five points allow one wrong answer of forty, not two as without."""
+
+    def compare(ours: Sequence[str], theirs: Sequence[str], examples: list[Example]) -> Any:
+        return SimpleNamespace(low=100 * (theirs.count("bad") - ours.count("bad")) / NUM_EXAMPLES - 2.0)
+
+    monkeypatch.setattr(run.task, "compare", compare)
+    found = calibrate(run, "valid", examples, Goal(quality_drop=5.0, sure=True))
+    assert found.budget_met
+    assert found.mean_depth == pytest.approx(3.64, abs=0.03)
+    assert found.goal == {"quality_drop": 5.0, "sure": True}
+    missed = calibrate(run, "valid", examples, Goal(quality_drop=1.9, sure=True))
+    assert not missed.budget_met
+    with pytest.raises(InputError, match="what one can be sure of is a quality drop"):
+        Goal(depth_budget=2.0, sure=True)
+
+
+def test_the_interval_is_that_of_a_paired_bootstrap(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    trials = Trials(run, examples)
+    trial = trials.of(ConfidenceConfig(threshold=(0.5,)))
+    comparison = run.task.compare(trial.outcome.predictions, trials.full.outcome.predictions, examples)
+    assert comparison.low < comparison.difference < 0
+    assert trials.lost_at_worst(trial) == -comparison.low
 
 
 def test_a_depth_budget(run: Run, examples: list[Example], made_up: list[Any]) -> None:

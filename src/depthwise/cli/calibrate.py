@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from depthwise.evaluation import CalibratedSetting, Goal
 
 
+SURELY = ", also at the lower end of the 95 % interval"
+
+
 class RiskOf(StrEnum):
     answers = "answers"
     quality = "quality"
@@ -44,6 +47,13 @@ def calibrate(
         float | None,
         typer.Option(help="Lose at most X points of the quoted metric, at the least mean depth.", metavar="X", min=0),
     ] = None,
+    sure: Annotated[
+        bool,
+        typer.Option(
+            "--sure",
+            help="Keep to the quality drop at the lower end of its 95 % interval too (paired bootstrap).",
+        ),
+    ] = False,
     depth_budget: Annotated[
         float | None,
         typer.Option(help="Run at most Y blocks in the mean, at the best quality.", metavar="Y", min=0),
@@ -103,6 +113,7 @@ def calibrate(
 
     goal = Goal(
         quality_drop=quality_drop,
+        sure=sure,
         depth_budget=depth_budget,
         risk=risk,
         confidence=confidence,
@@ -140,7 +151,7 @@ def calibrate(
 
 def _usual_name(goal: "Goal") -> str:
     if goal.quality_drop is not None:
-        return f"drop-{goal.quality_drop:g}"
+        return f"drop-{goal.quality_drop:g}{'-sure' * goal.sure}"
     return f"depth-{goal.depth_budget:g}" if goal.depth_budget is not None else f"risk-{goal.risk:g}"
 
 
@@ -164,7 +175,7 @@ def in_sentences(found: "CalibratedSetting", name: str, folder: Path) -> list[st
     asked = ", ".join(
         text
         for name, text in (
-            ("quality_drop", f"at most {goal.get('quality_drop', 0):g} lost"),
+            ("quality_drop", f"at most {goal.get('quality_drop', 0):g} lost" + SURELY * ("sure" in goal)),
             ("depth_budget", f"at most {goal.get('depth_budget', 0):g} blocks in the mean"),
             ("risk", f"a risk of at most {goal.get('risk', 0):g} but for a chance of {goal.get('confidence', 0):g}"),
         )

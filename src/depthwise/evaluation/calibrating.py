@@ -2,7 +2,8 @@
 
 A budget is searched for in three steps: the settings of a sweep; halving the gap between the last threshold that meets
 the budget and the first that does not; and, where asked for, random thresholds of their own for every exit around the
-best one found so far. The setting that is best on the data at hand is a little worse on other data.
+best one found so far. The setting that is best on the data at hand is a little worse on other data; ``sure`` asks that
+the quality is kept on data that is drawn anew from these examples as well (paired bootstrap).
 
 A promise (``risk``) is more careful. It is about one policy, whose thresholds are walked from the strictest downwards
 until the first that fails (``metrics.risk``). All that passed may be promised at once, so that a budget may choose
@@ -49,6 +50,7 @@ RISKS = ("answers", "quality")
 class Goal:
     """What is asked for: at most so much quality lost, or so many blocks in the mean, or so much risk, or two of them.
 
+    ``sure`` asks that no more quality is lost at the lower end of its 95 % interval either.
     ``risk`` is δ, ``confidence`` is ε: the expected loss exceeds δ with a chance of ε at most. The loss of an example
     is how far its answer is from that of the full model (``of`` answers), or by how much it is worse (``of`` quality).
     """
@@ -59,6 +61,7 @@ class Goal:
     confidence: float = 0.05
     of: str = "answers"
     bound: str = "hoeffding"
+    sure: bool = False
 
     def __post_init__(self) -> None:
         if self.quality_drop is None and self.depth_budget is None and self.risk is None:
@@ -67,6 +70,8 @@ class Goal:
             raise InputError("a quality drop and a depth budget are two goals; give one of them")
         if self.quality_drop is not None and not self.quality_drop >= 0:
             raise InputError(f"a quality drop of {self.quality_drop:g} is none; give 0 or more")
+        if self.sure and self.quality_drop is None:
+            raise InputError("what one can be sure of is a quality drop; give one")
         if self.risk is not None:
             check_levels(self.risk, self.confidence)
             if self.confidence > 0.5:
@@ -80,7 +85,7 @@ class Goal:
 
     def as_dict(self) -> dict[str, float | str]:
         """Without what was not asked for."""
-        asked = {name: value for name, value in asdict(self).items() if value is not None}
+        asked = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
         if self.risk is None:
             asked = {name: value for name, value in asked.items() if name not in ("confidence", "of", "bound")}
         return asked
@@ -104,6 +109,8 @@ def check_calibratable(run: Run, num_examples: int, goal: Goal) -> None:
             f"{few} too few to calibrate on; take at least {FEWEST_EXAMPLES}, by data.valid=FILE, another --split or a "
             "greater --limit"
         )
+    if goal.sure:
+        run.task.check_predictable()
     if goal.risk is not None:
         check_has_likeness(run.task)
         _check_enough(num_examples, goal.risk, goal)
@@ -222,7 +229,12 @@ class Calibration:
             return False
         if self.goal.depth_budget is not None:
             return trial.mean_depth <= self.goal.depth_budget
-        return self.goal.quality_drop is None or self.trials.lost(trial) <= self.goal.quality_drop + 1e-9
+        if self.goal.quality_drop is None:
+            return True
+        allowed = self.goal.quality_drop + 1e-9
+        return self.trials.lost(trial) <= allowed and not (
+            self.goal.sure and self.trials.lost_at_worst(trial) > allowed
+        )
 
     def best(self, trials: Iterable[Trial]) -> Trial:
         """The cheapest that is good enough, or the best that is cheap enough; else the one that comes closest."""

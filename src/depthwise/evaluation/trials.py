@@ -41,6 +41,7 @@ class Trials:
         self.known: dict[PolicyConfig, Trial] = {}
         """All but full depth."""
         self.full = self._try(FixedDepthConfig(depth=self.full_depth), None)
+        self._at_worst: dict[PolicyConfig, float] = {}
 
     def of(self, options: PolicyConfig) -> Trial:
         """What becomes of the data by a policy."""
@@ -65,6 +66,13 @@ class Trials:
     def lost(self, trial: Trial) -> float:
         """By how many points of the quoted metric full depth is better."""
         return self.sign * (self.full.quality - trial.quality)
+
+    def lost_at_worst(self, trial: Trial) -> float:
+        """The same at the lower end of the interval of a paired bootstrap, by the metric that it draws anew."""
+        if trial.options not in self._at_worst:
+            ours, full = trial.outcome.predictions, self.full.outcome.predictions
+            self._at_worst[trial.options] = -self.run.task.compare(ours, full, self.examples).low
+        return self._at_worst[trial.options]
 
     def losses(self, trial: Trial, of: str) -> Values:
         """Of every example, from 0 to 1: how far its answer is from that of full depth, or by how much it is worse."""

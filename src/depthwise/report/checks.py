@@ -67,7 +67,7 @@ def wrong_with_setting(setting: CalibratedSetting) -> str | None:
     is_sound = (
         isinstance(setting.policy, dict)
         and isinstance(setting.goal, dict)
-        and all(is_number(value) or isinstance(value, str) for value in setting.goal.values())
+        and all(is_number(value) or isinstance(value, str | bool) for value in setting.goal.values())
         and all(is_number(setting.goal[name]) for name in _GOALS if name in setting.goal)
         and all(map(is_count, counts))
         and all(is_measured(getattr(setting, name)) for name in OF_SETTINGS)

@@ -133,6 +133,7 @@ def commands(run: RunFiles) -> list[dict[str, str]]:
             for option in ("quality_drop", "depth_budget", "risk", "confidence")
             if option in setting.goal
         )
+        goal += " --sure" * bool(setting.goal.get("sure"))
         what = f"--name {name} --split {setting.split}"
         found.append({"what": f"setting {name}", "command": f"depthwise calibrate {folder} {goal} {what}"})
     return found

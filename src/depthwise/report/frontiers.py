@@ -139,7 +139,8 @@ def goal_in_words(setting: CalibratedSetting) -> str:
     """What was asked of a calibration."""
     goal, said = setting.goal, []
     if "quality_drop" in goal:
-        said.append(f"lose at most {goal['quality_drop']:g} {setting.metric}")
+        surely = "surely " * bool(goal.get("sure"))
+        said.append(f"{surely}lose at most {goal['quality_drop']:g} {setting.metric}")
     if "depth_budget" in goal:
         said.append(f"at most {goal['depth_budget']:g} blocks in the mean")
     if "risk" in goal:
