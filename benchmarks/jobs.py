@@ -105,7 +105,7 @@ class Campaign:
         return int(bool(self._failed))
 
     def _all(self, alone: bool) -> None:
-        waiting = {job.name: job for job in self.jobs if job.name not in {*self._failed, *self._diverged}}
+        waiting = {job.name: job for job in self.jobs if not alone or self._is_trained(job.name)}
         for job in [job for job in waiting.values() if not job.missing(self.runs, alone=alone)]:
             del waiting[job.name]
             self._collect(job)
@@ -130,16 +130,19 @@ class Campaign:
         return self.seconds - (time.monotonic() - self._began)
 
     def _ready(self, waiting: Mapping[str, Job], at_once: int) -> list[Job]:
-        busy = waiting.keys() | self._running.keys()
-        ready = [job for job in waiting.values() if not busy & set(job.needs)]
+        ready = [job for job in waiting.values() if all(map(self._is_trained, job.needs))]
         return ready[: at_once - len(self._running)]
 
+    def _is_trained(self, name: str) -> bool:
+        return (self.runs / name / "training.json").exists()
+
     def _hopeless(self, waiting: Mapping[str, Job]) -> dict[str, str]:
-        """Those who need a run that failed."""
+        """Those who need a run that was not trained and will not be."""
+        over = {name for name in (*self._failed, *self._diverged) if not self._is_trained(name)}
         return {
             name: f"needs {missed[0]}, which failed"
             for name, job in waiting.items()
-            if (missed := [need for need in job.needs if need in {*self._failed, *self._diverged}])
+            if (missed := [need for need in job.needs if need in over])
         }
 
     def _start(self, job: Job, alone: bool) -> None:
@@ -204,7 +207,10 @@ def _context() -> Any:
 
 
 def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> None:
-    """One command after the other in this process, up to the first that fails; all they say goes to a file."""
+    """One command after the other in this process; all they say goes to a file.
+
+    Where training fails there is nothing to evaluate; an evaluation that fails does not keep others from being made.
+    """
     import torch
 
     from depthwise.cli.main import main
@@ -213,14 +219,17 @@ def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> 
     with open(log, "a", buffering=1, encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
+    failed = False
     for command in commands:
         print("$ depthwise", shlex.join(command), flush=True)
         sys.argv = ["depthwise", *command]
         try:
             main()
         except SystemExit as stop:
-            if stop.code:
-                raise
+            failed |= bool(stop.code)
+        if failed and command[0] == "train":
+            break
+    sys.exit(failed)
 
 
 def _stop(number: int, _: Any) -> None:

@@ -90,14 +90,16 @@ def recipe(tmp_path: Path) -> str:
 
 
 def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two that work, one that cannot, one that needs it, and one that is timed alone; then nothing is done twice."""
+    """Some work, and what fails takes with it only what needs it; then nothing is done twice."""
     from jobs import Campaign, Evaluation, Job  # type: ignore[import-not-found]
 
     valid, speed = Evaluation("valid", ("--split", "valid")), Evaluation("speed", is_alone=True)
+    impossible = Evaluation("impossible", ("--depth", "7"))
     jobs = [
         Job("later", recipe, ("seed=3", f"model.from={tmp_path}/runs/one"), (), ("one",)),
         Job("one", recipe, ("seed=1",), (valid, speed)),
-        Job("two", recipe, ("seed=2",), (valid,)),
+        Job("two", recipe, ("seed=2",), (impossible, valid)),
+        Job("last", recipe, ("seed=5", f"model.from={tmp_path}/runs/two"), (), ("two",)),
         Job("wrong", recipe, ("model.width=7",), (valid,)),
         Job("lost", recipe, (f"model.from={tmp_path}/runs/wrong",), (), ("wrong",)),
     ]
@@ -111,13 +113,14 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     told = capfd.readouterr()
     assert "wrong failed, see" in told.err
     assert "lost needs wrong, which failed" in told.err
+    assert "two failed, see" in told.err
     assert "width" in (tmp_path / "runs" / "wrong.log").read_text()
     order = [line.partition(" s  ")[2] for line in told.out.splitlines()]
-    assert order.index("one done") < order.index("later begins")
+    assert order.index("one begins") < order.index("later begins")
     assert order[-2:] == ["one alone", "one done"]
     found = {each["seed"]: each["results"] for each in json.loads(record.read_text())}
-    assert {seed: sorted(names) for seed, names in found.items()} == {1: ["speed", "valid"], 2: ["valid"], 3: []}
-    assert run(jobs[:3]) == 0
+    assert {seed: sorted(names) for seed, names in found.items()} == {1: ["speed", "valid"], 2: ["valid"], 3: [], 5: []}
+    assert run(jobs[:2]) == 0
     assert capfd.readouterr().out == ""
     assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
     assert "late was not finished in time; the same command goes on from there" in capfd.readouterr().err
