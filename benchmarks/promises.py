@@ -1,6 +1,7 @@
 """Whether promises are kept: how often a promised risk is exceeded, and what calibrated settings do on other data.
 
     python benchmarks/promises.py runs/mine --risk 0.05 --confidence 0.05
+    python benchmarks/promises.py runs/mine --quality-drop 0.5 1
     python benchmarks/promises.py runs/mine --settings
     python benchmarks/promises.py runs/mine policy.kind=confidence policy.measure=margin --risk 0.01 0.02 --examples 500
 
@@ -11,6 +12,9 @@ promise is broken where that exceeds δ. This may happen in a share ε of the se
 worse where the calibration set was lucky; the mean over the whole pool, of which the promise speaks, stands beside it.
 
 "no bound" is the control: the threshold of least depth whose mean loss on the calibration set is at most δ.
+
+With ``--quality-drop``, the walk looks for the least depth that loses at most so many points on a calibration set, as
+``depthwise calibrate --quality-drop`` does, without and with ``--sure``; how much is lost on the rest is counted.
 
 With ``--settings``, every calibrated setting of the run is evaluated on the splits, by default on test data, and each
 part of its promise is told beside what became of it.
@@ -50,6 +54,7 @@ from depthwise.evaluation import (
 from depthwise.evaluation.calibrating import FEWEST_EXAMPLES, RISKS, check_calibratable
 from depthwise.evaluation.evaluating import settings as current_settings
 from depthwise.evaluation.trials import said
+from depthwise.metrics import Comparison
 from depthwise.metrics.risk import P_VALUES, binomial_interval, furthest_passing
 
 NO_BOUND = "no bound"
@@ -192,6 +197,69 @@ def check_sizes(pool: int, examples: int) -> None:
         )
 
 
+# How often a budget of quality is exceeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exceeded:
+    """How often more was lost on the rest of the pool than on calibration sets, where that was within the budget."""
+
+    quality_drop: float
+    sure: bool
+    resamples: int
+    examples: int
+    exceeded: int
+    nothing: int
+    """Sets on which nothing that saves depth kept to the budget."""
+    mean_depth: float | None
+    """Of what was chosen."""
+    mean_lost: float | None
+    """Of what was chosen, over the rest."""
+
+
+def resampled_drops(
+    trials: Trials, known: Sequence[Trial], drop: float, examples: int, resamples: int, seed: int
+) -> list[Exceeded]:
+    """What becomes of the shallowest setting that loses at most so much on a calibration set."""
+    generator, pool = np.random.default_rng(seed), len(trials.examples)
+    by_depth = sorted((trial for trial in known if trials.leaves(trial)), key=lambda trial: trial.mean_depth)
+    picked: dict[bool, list[tuple[Trial, float]]] = {False: [], True: []}
+    for _ in range(resamples):
+        order = generator.permutation(pool).tolist()
+        drawn, rest = order[:examples], order[examples:]
+        missing = {False, True}
+        for trial in by_depth:
+            found = _compared(trials, trial, drawn)
+            for sure in [sure for sure in missing if -(found.low if sure else found.difference) <= drop + 1e-9]:
+                picked[sure].append((trial, -_compared(trials, trial, rest).difference))
+                missing.remove(sure)
+            if not missing:
+                break
+    return [
+        Exceeded(
+            quality_drop=drop,
+            sure=sure,
+            resamples=resamples,
+            examples=examples,
+            exceeded=sum(lost > drop + 1e-9 for _, lost in found),
+            nothing=resamples - len(found),
+            mean_depth=float(np.mean([trial.mean_depth for trial, _ in found])) if found else None,
+            mean_lost=float(np.mean([lost for _, lost in found])) if found else None,
+        )
+        for sure, found in picked.items()
+    ]
+
+
+def _compared(trials: Trials, trial: Trial, places: Sequence[int]) -> Comparison:
+    """A setting beside full depth on some of the examples."""
+    ours, full = trial.outcome.predictions, trials.full.outcome.predictions
+    return trials.run.task.compare(
+        [ours[place] for place in places],
+        [full[place] for place in places],
+        [trials.examples[place] for place in places],
+    )
+
+
 # What calibrated settings do on other data
 
 
@@ -258,6 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{options.run}, {' and '.join(options.splits)}: {len(pool):,} examples")
         if options.settings:
             found = _of_settings(run, pool, console)
+        elif options.quality_drop:
+            found = _of_drops(run, pool, of_policy, options, console)
         else:
             found = _of_risk(run, pool, of_policy, options, console)
     except DepthwiseError as error:
@@ -310,6 +380,39 @@ def _of_risk(
     return {"of": options.of, "seed": options.seed, "sequence": sequence, "kept": [each.as_dict() for each in found]}
 
 
+def _of_drops(
+    run: Run, pool: Sequence[Example], changes: Sequence[str], options: argparse.Namespace, console: Console
+) -> dict[str, Any]:
+    examples = len(pool) // 2 if options.examples is None else options.examples
+    check_sizes(len(pool), examples)
+    for drop in options.quality_drop:
+        check_calibratable(run, examples, Goal(quality_drop=drop, sure=True))
+    try:
+        trials = Trials(run, pool)
+        known = [trials.of(policy) for policy in strict_to_bold(run, policy_asked_for(run, changes))]
+    finally:
+        by_policy(run, run.policy)
+    table = Table(
+        *("at most lost", "--sure", "exceeded", f"{LEVEL:.0%} interval", "nothing found", "mean depth", "mean lost"),
+        title=f"{options.resamples} calibration sets of {examples:,}, each judged on {len(pool) - examples:,} others",
+    )
+    found = [
+        each
+        for drop in options.quality_drop
+        for each in resampled_drops(trials, known, drop, examples, options.resamples, options.seed)
+    ]
+    for each in found:
+        low, high = binomial_interval(each.exceeded, each.resamples, LEVEL)
+        table.add_row(
+            *(f"{each.quality_drop:g} {run.task.compared_by}", "yes" if each.sure else "no"),
+            *(f"{each.exceeded / each.resamples:.1%}", f"{low:.1%} to {high:.1%}"),
+            f"{each.nothing / each.resamples:.1%}",
+            *("" if value is None else f"{value:.2f}" for value in (each.mean_depth, each.mean_lost)),
+        )
+    console.print(table)
+    return {"seed": options.seed, "drops": [asdict(each) for each in found]}
+
+
 def _of_settings(run: Run, pool: Sequence[Example], console: Console) -> dict[str, Any]:
     found = promises(run, pool)
     table = Table("setting", "promise", "at most", "calibrated", "here", "kept")
@@ -329,6 +432,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--splits", nargs="+", choices=["train", "valid", "test"], help="test and valid, or test alone with --settings"
     )
+    parser.add_argument("--quality-drop", type=float, nargs="+", metavar="X", help="points, in the place of risks")
     parser.add_argument("--risk", type=float, nargs="+", default=[0.05], metavar="δ", help="one or several; 0.05")
     parser.add_argument("--confidence", type=float, default=0.05, metavar="ε", help="0.05")
     parser.add_argument("--of", choices=RISKS, default=RISKS[0], help="what a loss is, as --risk-of of calibrate")

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from depthwise.evaluation import (
     read_settings,
     write_setting,
 )
+from depthwise.metrics import compare_means
 from depthwise.metrics import risk as bounds
 
 from .evaluation.conftest import MakeRun, _no_bars, make_run, originals
@@ -120,6 +122,41 @@ def test_the_same_seed_draws_the_same_sets() -> None:
     assert first != promises.resampled(known, RISK, ERROR, 150, 50, seed=4)
 
 
+class MadeUpTrials:
+    """Full depth is always right, and a setting wrong with a chance: a point is a hundredth of the examples."""
+
+    def __init__(self, **chances: float) -> None:
+        num = 4000
+        self.examples = list(range(num))
+        self.full = self.trial(9.0, [True] * num)
+        hardness = np.random.default_rng(0).random(num)
+        self.known = [self.trial(float(depth[1:]), hardness >= chance) for depth, chance in chances.items()]
+        self.run = SimpleNamespace(task=SimpleNamespace(compare=self.compare))
+
+    def trial(self, mean_depth: float, right: Any) -> Any:
+        return SimpleNamespace(mean_depth=mean_depth, outcome=SimpleNamespace(predictions=right))
+
+    def leaves(self, trial: Any) -> bool:
+        return bool(trial.mean_depth < 9)
+
+    def compare(self, ours: list[bool], theirs: list[bool], examples: list[int]) -> Any:
+        sides = ([100.0 * right for right in side] for side in (ours, theirs))
+        return compare_means(*sides, num_resamples=200)
+
+
+def test_budgets_are_exceeded_where_one_is_not_sure() -> None:
+    trials = MadeUpTrials(d1=0.5, d2=0.02, d3=0.001)
+    trusting, sure = promises.resampled_drops(trials, trials.known, 2.0, 400, 60, seed=1)
+    assert (trusting.sure, sure.sure) == (False, True)
+    assert sure.exceeded <= 6
+    assert trusting.exceeded > 3 * max(sure.exceeded, 3)
+    assert (trusting.nothing, sure.nothing) == (0, 0)
+    assert trusting.mean_depth < sure.mean_depth <= 3
+    assert sure.mean_lost < 1 < trusting.mean_lost
+    nothing = promises.resampled_drops(trials, trials.known[:1], 2.0, 400, 5, seed=1)
+    assert [(each.nothing, each.mean_lost) for each in nothing] == [(5, None)] * 2
+
+
 # On a run
 
 
@@ -166,6 +203,19 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
     assert len(content["sequence"]) == 25
     assert content["pool"] == 120
+
+
+def test_the_command_for_budgets(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "drops.json"
+    sizes = ["--quality-drop", "0", "100", "--resamples", "3", "--examples", "40"]
+    assert promises.main([str(run.folder), "policy.kind=confidence", *sizes, "--json", str(file)]) == 0
+    assert "3 calibration sets of 40, each judged on 80 others" in capsys.readouterr().out
+    found = json.loads(file.read_text())["drops"]
+    assert [(each["quality_drop"], each["sure"]) for each in found] == [
+        *((0.0, False), (0.0, True), (100.0, False), (100.0, True))
+    ]
+    assert all(each["exceeded"] == 0 for each in found[2:])
+    assert run.model.policy is None
 
 
 def test_settings_on_test_data(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
