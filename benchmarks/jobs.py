@@ -1,8 +1,8 @@
 """Many runs side by side: trained, evaluated and collected as they come, and stopped at a limit of time.
 
-Each run is one process, forked from a server that has imported the package already, so that twenty of them do not begin
-with twenty imports. What is finished is not done again, and whatever a stopped run has left goes on with the same call.
-Evaluations that time something wait until all others are through, and run one at a time.
+Each training and each evaluation is one process, forked from a server that has imported the package already, so that
+twenty of them do not begin with twenty imports. What is finished is not done again, and whatever a stopped run has left
+goes on with the same call.
 """
 
 import multiprocessing
@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,6 +21,7 @@ import results
 
 LOADED = ("depthwise.cli.main", "depthwise.training.run", "depthwise.evaluation", "transformers")
 """What all processes need, imported once."""
+TRAIN = "train"
 PAUSE = 0.05
 """Seconds between two looks at what runs."""
 GRACE = 5.0
@@ -58,15 +59,27 @@ class Job:
     def command(self) -> str:
         return shlex.join(["depthwise", "train", self.recipe, *self.changes])
 
-    def missing(self, runs: Path, extra: Sequence[str] = (), *, alone: bool = False) -> list[list[str]]:
-        """The commands that are still to be run: those of training and of evaluations, or those that run alone."""
-        folder, found = runs / self.name, []
-        if not alone and not (folder / "training.json").exists():
-            found.append(["train", self.recipe, *self.changes, *extra, "--out", str(folder)])
-        for evaluation in self.evaluations:
-            if evaluation.is_alone == alone and not (folder / "results" / f"{evaluation.name}.json").exists():
-                found.extend(evaluation.commands(str(folder)))
-        return found
+    def training(self, runs: Path, extra: Sequence[str] = ()) -> "Part":
+        command = ["train", self.recipe, *self.changes, *extra, "--out", str(runs / self.name)]
+        return Part(self, TRAIN, (command,))
+
+    def missing(self, runs: Path) -> list[Evaluation]:
+        """Evaluations whose results are not there."""
+        folder = runs / self.name / "results"
+        return [each for each in self.evaluations if not (folder / f"{each.name}.json").exists()]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process does of a job: train it, or make one of its results."""
+
+    job: Job
+    what: str
+    commands: tuple[list[str], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.name} {self.what}"
 
 
 def lines_of(jobs: Iterable[Job], runs: Path, extra: Sequence[str] = ()) -> Iterator[str]:
@@ -79,7 +92,11 @@ def lines_of(jobs: Iterable[Job], runs: Path, extra: Sequence[str] = ()) -> Iter
 
 @dataclass
 class Campaign:
-    """Jobs on their way. ``run`` returns 0 where all of them arrived."""
+    """Jobs on their way. ``run`` returns 0 where all of them arrived.
+
+    A job is trained, then all its results are made side by side, then those that change the run before they look at it,
+    one after the other, and at last, when nobody else runs, those that need the machine alone.
+    """
 
     jobs: Sequence[Job]
     runs: Path
@@ -87,16 +104,15 @@ class Campaign:
     extra: Sequence[str] = ()
     at_once: int = 1
     seconds: float = float("inf")
-    _running: dict[str, BaseProcess] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+    _running: dict[str, tuple[Part, BaseProcess]] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
-    _diverged: set[str] = field(default_factory=set)
-    _began: float = field(default_factory=time.monotonic)
+    _start_time: float = field(default_factory=time.monotonic)
 
     def run(self) -> int:
         usual = signal.signal(signal.SIGTERM, _stop)
         try:
-            for alone in (False, True):
-                self._all(alone)
+            self._run_all()
         finally:
             self._end()
             signal.signal(signal.SIGTERM, usual)
@@ -104,66 +120,82 @@ class Campaign:
             print(f"{name} {reason}; the same command goes on from there", file=sys.stderr)
         return int(bool(self._failed))
 
-    def _all(self, alone: bool) -> None:
-        waiting = {job.name: job for job in self.jobs if not alone or self._is_trained(job.name)}
-        for job in [job for job in waiting.values() if not job.missing(self.runs, alone=alone)]:
-            del waiting[job.name]
+    def _run_all(self) -> None:
+        for job in self.jobs:
             self._collect(job)
-        jobs = dict(waiting)
-        while waiting or self._running:
+        while True:
+            for part in self._ended():
+                self._collect(part.job)
+            possible = [part for job in self.jobs for part in self._possible(job)]
+            alone = [] if possible or self._running else [part for job in self.jobs for part in self._alone(job)][:1]
+            if not possible and not alone and not self._running:
+                break
             if self._left <= 0:
-                self._end()
-                self._failed.update(dict.fromkeys([*waiting, *self._collected(jobs)], "was not finished in time"))
+                self._stop_in_time()
                 return
-            for name in self._ended():
-                self._collect(jobs[name])
-            for name, reason in self._hopeless(waiting).items():
-                del waiting[name]
-                self._failed[name] = reason
-            for job in self._ready(waiting, 1 if alone else self.at_once):
-                del waiting[job.name]
-                self._start(job, alone)
+            # A training takes longest, so that it goes before evaluations of what is trained already.
+            for part in sorted(possible, key=lambda part: part.what != TRAIN)[: self.at_once - len(self._running)]:
+                self._start(part, self.at_once)
+            for part in alone:
+                self._start(part, 1)
             time.sleep(PAUSE)
+        for job in self.jobs:
+            missed = [need for need in job.needs if not self._is_trained(need)]
+            if missed and not self._is_trained(job.name):
+                self._failed[job.name] = f"needs {missed[0]}, which was not trained"
 
     @property
     def _left(self) -> float:
-        return self.seconds - (time.monotonic() - self._began)
-
-    def _ready(self, waiting: Mapping[str, Job], at_once: int) -> list[Job]:
-        ready = [job for job in waiting.values() if all(map(self._is_trained, job.needs))]
-        return ready[: at_once - len(self._running)]
+        return self.seconds - (time.monotonic() - self._start_time)
 
     def _is_trained(self, name: str) -> bool:
-        return (self.runs / name / "training.json").exists()
+        is_running = f"{name} {TRAIN}" in self._running
+        return not is_running and (self.runs / name / "training.json").exists()
 
-    def _hopeless(self, waiting: Mapping[str, Job]) -> dict[str, str]:
-        """Those who need a run that was not trained and will not be."""
-        over = {name for name in (*self._failed, *self._diverged) if not self._is_trained(name)}
-        return {
-            name: f"needs {missed[0]}, which failed"
-            for name, job in waiting.items()
-            if (missed := [need for need in job.needs if need in over])
-        }
+    def _possible(self, job: Job) -> list[Part]:
+        """What may begin now."""
+        if not self._is_trained(job.name):
+            ready = all(map(self._is_trained, job.needs))
+            return self._new([job.training(self.runs, self.extra)] if ready else [])
+        missing = [each for each in job.missing(self.runs) if not each.is_alone]
+        plain = [self._making(job, each) for each in missing if not each.before]
+        if any(part.name in self._running or part.name not in self._begun for part in plain):
+            return self._new(plain)
+        changing = [self._making(job, each) for each in missing if each.before]
+        is_busy = any(part.name in self._running for part in changing)
+        return [] if is_busy else self._new(changing)[:1]
 
-    def _start(self, job: Job, alone: bool) -> None:
-        commands, log = job.missing(self.runs, self.extra, alone=alone), self.runs / f"{job.name}.log"
+    def _alone(self, job: Job) -> list[Part]:
+        if not self._is_trained(job.name):
+            return []
+        return self._new([self._making(job, each) for each in job.missing(self.runs) if each.is_alone])
+
+    def _making(self, job: Job, evaluation: Evaluation) -> Part:
+        return Part(job, evaluation.name, tuple(evaluation.commands(str(self.runs / job.name))))
+
+    def _new(self, parts: Iterable[Part]) -> list[Part]:
+        return [part for part in parts if part.name not in self._begun]
+
+    def _start(self, part: Part, at_once: int) -> None:
+        log = self.runs / f"{part.job.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        threads = max(1, (os.cpu_count() or 1) // (1 if alone else min(self.at_once, len(self.jobs))))
-        process = _context().Process(target=_run_commands, args=(commands, str(log), threads))
+        threads = max(1, (os.cpu_count() or 1) // at_once)
+        process = _context().Process(target=_run_commands, args=(part.commands, str(log), threads))
         process.start()
-        self._running[job.name] = process
-        self._say(job.name, "alone" if alone else "begins")
+        self._begun.add(part.name)
+        self._running[part.name] = part, process
+        self._say(part.name, "begins")
 
-    def _ended(self) -> Iterator[str]:
-        for name, process in list(self._running.items()):
+    def _ended(self) -> Iterator[Part]:
+        for name, (part, process) in list(self._running.items()):
             if process.is_alive():
                 continue
             process.join()
             del self._running[name]
             if process.exitcode:
-                self._failed[name] = f"failed, see {self.runs / name}.log"
+                self._failed[name] = f"failed, see {self.runs / part.job.name}.log"
             self._say(name, "failed" if process.exitcode else "done")
-            yield name
+            yield part
 
     def _collect(self, job: Job) -> None:
         """What a run has so far; one that diverged has failed and is a result all the same."""
@@ -173,29 +205,31 @@ class Campaign:
             return
         results.add(self.record, [found])
         if found["diverged"]:
-            self._failed.pop(job.name, None)
-            self._diverged.add(job.name)
+            self._failed.pop(f"{job.name} {TRAIN}", None)
 
-    def _collected(self, jobs: Mapping[str, Job]) -> Iterator[str]:
-        """What was stopped, its results so far collected."""
-        for name in list(self._running):
-            del self._running[name]
-            self._collect(jobs[name])
-            yield name
+    def _stop_in_time(self) -> None:
+        self._end()
+        for part, _ in self._running.values():
+            self._collect(part.job)
+        self._running.clear()
+        for job in self.jobs:
+            if not self._is_trained(job.name) or job.missing(self.runs):
+                self._failed.setdefault(job.name, "was not finished in time")
 
     def _end(self) -> None:
         """Ask whoever still runs to stop, and do not ask twice."""
-        for process in self._running.values():
+        processes = [process for _, process in self._running.values()]
+        for process in processes:
             process.terminate()
         end = time.monotonic() + GRACE
-        for process in self._running.values():
+        for process in processes:
             process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
 
     def _say(self, name: str, what: str) -> None:
-        print(f"{time.monotonic() - self._began:7.1f} s  {name} {what}", flush=True)
+        print(f"{time.monotonic() - self._start_time:7.1f} s  {name} {what}", flush=True)
 
 
 def _context() -> Any:
@@ -207,10 +241,7 @@ def _context() -> Any:
 
 
 def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> None:
-    """One command after the other in this process; all they say goes to a file.
-
-    Where training fails there is nothing to evaluate; an evaluation that fails does not keep others from being made.
-    """
+    """One command after the other in this process, up to the first that fails; all they say goes to a file."""
     import torch
 
     from depthwise.cli.main import main
@@ -219,17 +250,14 @@ def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> 
     with open(log, "a", buffering=1, encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
-    failed = False
     for command in commands:
         print("$ depthwise", shlex.join(command), flush=True)
         sys.argv = ["depthwise", *command]
         try:
             main()
         except SystemExit as stop:
-            failed |= bool(stop.code)
-        if failed and command[0] == "train":
-            break
-    sys.exit(failed)
+            if stop.code:
+                raise
 
 
 def _stop(number: int, _: Any) -> None:

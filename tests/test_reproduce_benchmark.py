@@ -95,9 +95,10 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
 
     valid, speed = Evaluation("valid", ("--split", "valid")), Evaluation("speed", is_alone=True)
     impossible = Evaluation("impossible", ("--depth", "7"))
+    other = Evaluation("other", before=(("evaluate", "{run}", "--name", "first"),))
     jobs = [
         Job("later", recipe, ("seed=3", f"model.from={tmp_path}/runs/one"), (), ("one",)),
-        Job("one", recipe, ("seed=1",), (valid, speed)),
+        Job("one", recipe, ("seed=1",), (speed, other, valid)),
         Job("two", recipe, ("seed=2",), (impossible, valid)),
         Job("last", recipe, ("seed=5", f"model.from={tmp_path}/runs/two"), (), ("two",)),
         Job("wrong", recipe, ("model.width=7",), (valid,)),
@@ -111,15 +112,17 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
 
     assert run(jobs) == 1
     told = capfd.readouterr()
-    assert "wrong failed, see" in told.err
-    assert "lost needs wrong, which failed" in told.err
-    assert "two failed, see" in told.err
+    assert "wrong train failed, see" in told.err
+    assert "lost needs wrong, which was not trained" in told.err
+    assert "two impossible failed, see" in told.err
     assert "width" in (tmp_path / "runs" / "wrong.log").read_text()
     order = [line.partition(" s  ")[2] for line in told.out.splitlines()]
-    assert order.index("one begins") < order.index("later begins")
-    assert order[-2:] == ["one alone", "one done"]
+    assert order.index("one train done") < order.index("later train begins")
+    assert order.index("one valid done") < order.index("one other begins")
+    assert order[-2:] == ["one speed begins", "one speed done"]
     found = {each["seed"]: each["results"] for each in json.loads(record.read_text())}
-    assert {seed: sorted(names) for seed, names in found.items()} == {1: ["speed", "valid"], 2: ["valid"], 3: [], 5: []}
+    names = {seed: sorted(results) for seed, results in found.items()}
+    assert names == {1: ["first", "other", "speed", "valid"], 2: ["valid"], 3: [], 5: []}
     assert run(jobs[:2]) == 0
     assert capfd.readouterr().out == ""
     assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
