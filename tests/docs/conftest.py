@@ -30,8 +30,9 @@ def _unchecked_shapes() -> Iterator[None]:
 @pytest.fixture
 def make_runner(
     _unchecked_shapes: None, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Runner]:
-    """A runner for a page, in whose folder the test is from then on."""
+) -> Iterator[Callable[[str], Runner]]:
+    """A runner for a page, in whose folder the test is from then on; servers that it leaves behind are ended."""
+    worlds: list[World] = []
 
     def make(page: str) -> Runner:
         folder, scratch = tmp_path / "world", tmp_path / "scratch"
@@ -40,6 +41,9 @@ def make_runner(
         monkeypatch.chdir(folder)
         monkeypatch.setenv("DEPTHWISE_CACHE", str(store / "cache"))
         monkeypatch.setattr(evaluating, "warm_up", lambda *_: None)  # nobody looks at the times
-        return Runner(World(page, folder, store), scratch)
+        worlds.append(World(page, folder, store))
+        return Runner(worlds[-1], scratch)
 
-    return make
+    yield make
+    for world in worlds:
+        world.servers.kill()
