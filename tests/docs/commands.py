@@ -7,6 +7,7 @@ for (``pip``) has to exist.
 """
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -30,6 +31,9 @@ from .scripts import WRITTEN, is_script, run_script, small_of
 from .servers import answer
 from .shell import Call, Loops
 from .world import World, write_encoder, write_fairseq
+
+MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+"""What ``make test`` leaves to programs that it starts."""
 
 
 def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
@@ -148,7 +152,10 @@ def curl(arguments: Sequence[str], world: World) -> str:
 
 def make(target: str, world: World) -> None:
     """What ``make`` would do: it knows the target, and what it says of ``depthwise`` works."""
-    done = subprocess.run(["make", "--dry-run", target], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name not in MAKE_VARIABLES}
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise Failed(f"make {target}: {done.stderr.strip()}")
     for arguments in re.findall(r"^\S+/depthwise (.*)$", done.stdout, re.MULTILINE):

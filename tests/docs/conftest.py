@@ -1,5 +1,6 @@
 """A store of tiny runs that pages share, and a runner for the blocks of a page."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from .world import World, quiet
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     quiet()
-    return tmp_path_factory.mktemp("store")
+    gc.freeze()  # trainings collect garbage, a third of whose time would go into looking through libraries
+    yield tmp_path_factory.mktemp("store")
+    gc.unfreeze()
 
 
 @pytest.fixture

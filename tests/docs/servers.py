@@ -109,11 +109,9 @@ def answer(url: str, content: bytes | None = None, headers: Mapping[str, str] | 
 def same_keys(shown: Any, found: Any) -> bool:
     """Whether an answer has the keys that a page shows, lists by their first element."""
     if isinstance(shown, dict):
-        return (
-            isinstance(found, dict)
-            and shown.keys() == found.keys()
-            and all(same_keys(shown[k], found[k]) for k in shown)
-        )
+        if not isinstance(found, dict) or shown.keys() != found.keys():
+            return False
+        return all(same_keys(shown[key], found[key]) for key in shown)
     if isinstance(shown, list) and shown:
         return isinstance(found, list) and (not found or same_keys(shown[0], found[0]))
     return True

@@ -11,7 +11,7 @@ from typing import Any
 from depthwise.config import ModelConfig, as_dict, model_options, with_vocabulary
 from depthwise.config.presets import PRESETS
 
-from .miniature import small_model
+from .miniature import MOST_LAYERS, small_model
 
 MOMENT = 1e-9
 """Seconds that a sample lasts at least."""
@@ -40,6 +40,11 @@ def small_presets(*names: str) -> dict[str, ModelConfig]:
     return {name: with_vocabulary(model_options(small_model(as_dict(PRESETS[name]))), 50, 50) for name in names}
 
 
+def below_the_last(depths: Sequence[int]) -> list[int]:
+    """Depths at which small models have an exit before their last."""
+    return sorted({min(depth, MOST_LAYERS - 1) for depth in depths})
+
+
 def first(names: str) -> str:
     """Of names with commas between them."""
     return names.partition(",")[0]
@@ -51,7 +56,6 @@ DECODED = {
     "engine_decoding.PRESETS": small_presets("iwslt-transformer", "iwslt-dynamicconv"),
     "engine_decoding.MEAN_LENGTH": 3,
     "engine_depths.MEAN_LENGTH": 3,
-    "engine_depths.NUM_FIRST": 1,
 }
 DEPTHS = {"mean_depth": 2.0, "sentences": 2, "repeats": 1}
 BENCHMARKS = {
@@ -79,20 +83,14 @@ BENCHMARKS = {
             "engine._batches": lambda *_: [2],
             "engine_encoder.LENGTH": 8,
             "engine_encoder.NARROW": 64,
-            "engine_encoder.LONGEST": dict.fromkeys(("cpu", "cuda"), [8, 16]),
+            "engine_encoder.LONGEST": {"cpu": [8, 16], "cuda": [8, 16]},
         },
     ),
     "engine_decoding": Small("tokens per second", {"batches": [2], "repeats": 1}, DECODED),
     "engine_depths": Small("milliseconds per token", {"batches": [2], **DEPTHS}, DECODED),
     "engine_lossless": Small(
         r"drafts of \d at 1",
-        {
-            "batches": [2],
-            "sentences": 2,
-            "repeats": 1,
-            "depths": lambda given: sorted({min(2, each) for each in given}),
-        },
-        {"engine_lossless.TURNS_BEFORE": 0},
+        {"batches": [2], "sentences": 2, "repeats": 1, "depths": below_the_last},
     ),
     "faster": Small(
         r"^(\$ depthwise|depthwise train|\||$)",

@@ -72,7 +72,7 @@ def test_blocks_of_no_known_kind(text: str, message: str) -> None:
         ("sh", "curl localhost:8000/predict -d '{text: 1}'", "JSONDecodeError"),
         ("sh", "curl localhost:8000/ready", "no server listens there"),
         ("sh", "curl -k localhost:8000/ready", "nobody knows how to check -k"),
-        ("sh", "depthwise serve RUN --depth 9", "no token can leave at depth 9"),
+        ("sh", "depthwise serve RUN --port x", "should be a valid integer"),
         ("sh", "wget example.org", "wget: (command|No such)"),
         ("sh", "depthwise info 'iwslt", "unexpected EOF"),
         ("yaml", "task: translation\ntraning: {}", "traning +unknown option"),

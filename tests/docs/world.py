@@ -153,17 +153,19 @@ class World:
         self.servers.stop()
 
     def demo(self, out: Path) -> str:
-        """``depthwise demo`` with few numbers and updates, or the run that it made before."""
-        kept, folder = self.store / "demo", self.folder / out
+        """``depthwise demo`` with few numbers and updates, or the run that it made before; what it printed."""
+        kept, folder, printed = self.store / "demo", self.folder / out, self.store / "demo.txt"
         if not kept.exists():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(number_words, "split_numbers", lambda *_: DEMO_NUMBERS)
                 said = run_main(["demo", "--out", str(out), "--updates", str(UPDATES), "--swept", "1"])
+            assert (folder / "report.html").is_file()
+            assert "numbers that training never saw" in said
+            printed.write_text(said, encoding="utf-8")
             shutil.copytree(folder, kept)
-            (kept / "said.txt").write_text(said, encoding="utf-8")
         elif not folder.exists():
             shutil.copytree(kept, folder)
-        return (kept / "said.txt").read_text(encoding="utf-8")
+        return printed.read_text(encoding="utf-8")
 
     def data_of(self, recipe: Recipe) -> Mapping[str, Any]:
         """Small texts in the place of data sets; files that a page names itself stay."""
