@@ -47,8 +47,8 @@ class Span:
 
 
 def pages() -> tuple[str, ...]:
-    """Every page of the site, and the README, as paths from the root of the repository."""
-    found = sorted((REPOSITORY / "docs").rglob("*.md"))
+    """Every page of the site and those beside it, as paths from the root of the repository."""
+    found = [*sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "benchmarks" / "README.md"]
     return ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(str(path.relative_to(REPOSITORY)) for path in found))
 
 

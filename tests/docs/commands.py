@@ -1,43 +1,39 @@
 """What becomes of a command of a page.
 
-``depthwise`` is run for real on tiny runs and texts; its trainings are read as they stand, their model is built at full
-size on the meta device, and they are trained in miniature if the page then uses the run. Benchmarks and the demo, which
-take minutes, are read by their own command lines. Whatever else a page asks for (``make``, ``pip``) has to exist.
+``depthwise`` is run for real on tiny runs and texts, the server in a process of its own; trainings are read as they
+stand, their model is built at full size on the meta device, and they are trained in miniature. Scripts are run in
+miniature too. ``make`` says what it would do, and where that is ``depthwise``, it is done. Whatever else a page asks
+for (``pip``) has to exist.
 """
 
-import argparse
-import contextlib
-import io
 import json
+import os
 import re
-import runpy
-import sys
+import shlex
+import subprocess
 import tomllib
 from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
-import typer
 from packaging.requirements import Requirement
 from torch.distributed.run import get_args_parser
 
-from depthwise.cli.main import app, main
 from depthwise.config import PRETRAINED, Recipe, model_options, with_vocabulary
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.tasks import TASKS
 
 from .blocks import REPOSITORY
-from .shell import Call
+from .calling import Failed, read, run_main
+from .scripts import WRITTEN, is_script, run_script, small_of
+from .servers import answer
+from .shell import Call, Loops
 from .world import World, write_encoder, write_fairseq
 
-ONLY_READ = ("demo", "serve")
-"""Commands that take a minute or more, or never end, and whose own tests run them."""
-
-
-class Failed(AssertionError):
-    """A command that does not do what its page says."""
+MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+"""What ``make test`` leaves to programs that it starts."""
 
 
 def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
@@ -47,8 +43,8 @@ def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
             return depthwise(arguments, call.stdin, world, only_read=only_read)
         case "python", "-m", "depthwise", *arguments:
             return depthwise(arguments, call.stdin, world)
-        case "python", script, *arguments if script.startswith(("benchmarks/", "examples/")):
-            read_by_script(script, arguments)
+        case "python", script, *arguments if is_script(script):
+            return by_script(script, arguments, world)
         case "torchrun", *arguments:
             given = get_args_parser().parse_args(arguments)
             if not (given.module and given.training_script == "depthwise"):
@@ -56,11 +52,11 @@ def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
             return depthwise(given.training_script_args, b"", world)
         case "make", *targets:
             for target in targets:
-                check_target(target)
+                make(target, world)
         case "pip", "install", *wanted:
             check_installed(wanted)
         case "curl", *arguments:
-            check_request(arguments)
+            return curl(arguments, world)
         case _:
             raise Failed(f"{call}: nobody knows how to check that")
     return ""
@@ -68,49 +64,36 @@ def carry_out(call: Call, world: World, *, only_read: bool = False) -> str:
 
 def depthwise(arguments: Sequence[str], stdin: bytes, world: World, *, only_read: bool = False) -> str:
     context = read(arguments)
-    command = context.command.name
+    command, given = context.command.name, context.params
     if command == "train":
-        given = context.params
         recipe = world.recipe(given["recipe"], given["changes"] or [])
         build(recipe)
         world.train(recipe, given["out"], " ".join(("depthwise", *arguments)))
         return ""
-    if only_read or command in ONLY_READ:
+    if only_read:
         return ""
+    if command == "demo":
+        return world.demo(given["out"])
     if command in ("hf", "fairseq"):
-        (write_encoder if command == "hf" else write_fairseq)(context.params["source"])
+        (write_encoder if command == "hf" else write_fairseq)(given["source"])
     else:
         for name in named_runs(arguments, world):
             world.run(name)
+    if command == "serve":
+        world.servers.start(arguments[1:], given["port"])
+        return ""
     return run_main(arguments, stdin)
-
-
-def read(arguments: Sequence[str]) -> typer.Context:
-    """The arguments as the command line reads them, down to the command that they name."""
-    command: Any = typer.main.get_command(app)
-    context, rest = typer.Context(command, info_name="depthwise"), list(arguments)
-    try:
-        while hasattr(command, "resolve_command"):
-            name, command, rest = command.resolve_command(context, rest)
-            is_group = hasattr(command, "resolve_command")
-            context = (
-                typer.Context(command, info_name=name, parent=context)
-                if is_group
-                else command.make_context(name, rest, parent=context)
-            )
-    except Exception as error:  # Typer's are no part of its public surface
-        raise Failed(f"depthwise {' '.join(arguments)}: {error}") from None
-    return context
 
 
 def named_runs(arguments: Sequence[str], world: World) -> list[str]:
     """The arguments that name runs to be read."""
     command, *rest = arguments
-    read_from, written = [], {"--out", "-o", "--plot", "--predictions"}
-    for before, argument in zip([command, *rest], rest, strict=False):
-        is_run = argument.startswith("runs/") or argument in {*world.runs, *world.promised}
+    read_from, written = [], {*WRITTEN, "-o", "--predictions"}
+    for before, argument in pairwise((command, *rest)):
+        name = argument.partition("=")[2] if command == "serve" and "=" in argument else argument
+        is_run = name.startswith("runs/") or name in {*world.runs, *world.promised}
         if is_run and before not in written:
-            read_from.append(argument)
+            read_from.append(name)
     return read_from[:1] if command == "prune" else read_from
 
 
@@ -122,69 +105,61 @@ def build(recipe: Recipe) -> None:
             TASKS[recipe.task].model_class(DepthwiseConfig.from_options(options))
 
 
-def run_main(arguments: Sequence[str], stdin: bytes) -> str:
-    """``depthwise`` in this process."""
-    out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["depthwise", *arguments])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
-        with pytest.raises(SystemExit) as raised:
-            main()
-    said = [stream.buffer.getvalue().decode() for stream in (out, errors) if not stream.flush()]  # type: ignore[attr-defined]
-    if raised.value.code:
-        raise Failed(f"depthwise {' '.join(arguments)}: ended with {raised.value.code}: {said[1] or said[0]}")
-    return said[0]
+def by_script(script: str, arguments: Sequence[str], world: World) -> str:
+    """Run a script with tiny runs; those that it trains itself are trained like those of a page."""
+    for name in (*small_of(script).runs, *named_runs(("script", *arguments), world)):
+        world.run(name)
+    options, constants = dict[str, Any](), dict[str, Any]()
+    if script == "examples/client.py":
+        options["address"] = world.servers.address
+    if script == "benchmarks/faster.py":
+        constants["faster.RECORD"] = world.folder / "faster.json"
+        constants["faster.subprocess"] = SimpleNamespace(run=Started(world))
+    return run_script(script, arguments, options, constants)
 
 
-class _Read(Exception):
-    """The arguments of a script were fine."""
+class Started:
+    """Stands in for ``subprocess.run`` in a script that starts ``python -m depthwise``."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.loops = world, Loops(most=1)
+
+    def __call__(self, command: Sequence[str], *, check: bool) -> SimpleNamespace:
+        call = Call("python", tuple(command[1:]), b"")
+        if not self.loops.is_over(call):
+            carry_out(call, self.world)
+        return SimpleNamespace(returncode=0)
 
 
-def parser_of(script: str, arguments: Sequence[str], *, reads: bool = True) -> argparse.ArgumentParser:
-    """The command line of a script, which has read these arguments if it ``reads`` any."""
-    path = REPOSITORY / script
-    if not path.is_file():
-        raise Failed(f"{script} does not exist")
-    found: list[argparse.ArgumentParser] = []
-    plain = argparse.ArgumentParser.parse_args
-
-    def parse_args(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        found.append(self)
-        if reads:
-            plain(self, args, namespace)
-        raise _Read
-
-    errors = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(errors):
-        patch.setattr(sys, "argv", [script, *arguments])
-        patch.syspath_prepend(str(path.parent))
-        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except _Read:
-            return found[0]
-        except SystemExit:
-            raise Failed(f"{script} {' '.join(arguments)}: {errors.getvalue()}") from None
-    raise Failed(f"{script} never read its arguments")
+def curl(arguments: Sequence[str], world: World) -> str:
+    """Ask a server of the page, by Python; the body of its answer."""
+    given, content, headers = iter(arguments), None, dict[str, str]()
+    address = ""
+    for word in given:
+        if word in ("-d", "--data", "--json"):
+            content = next(given).encode()
+            json.loads(content)
+        elif word in ("-H", "--header"):
+            name, _, value = next(given).partition(":")
+            headers[name] = value.strip()
+        elif word.startswith("-"):
+            if word not in ("-s", "--silent"):
+                raise Failed(f"curl {' '.join(arguments)}: nobody knows how to check {word}")
+        else:
+            address = word
+    return answer(world.servers.address(address), content, headers)
 
 
-def read_by_script(script: str, arguments: Sequence[str]) -> None:
-    parser_of(script, arguments)
-
-
-def check_request(arguments: Sequence[str]) -> None:
-    """A request goes to a server on this machine, and what it sends is JSON."""
-    addresses = [argument for argument in arguments if re.match(r"(?:https?://)?[\w.]+:\d+(?:/|$)", argument)]
-    if not addresses or not all(re.match(r"(?:http://)?(?:localhost|127\.0\.0\.1):", each) for each in addresses):
-        raise Failed(f"curl {' '.join(arguments)}: ask a server at localhost:PORT")
-    for before, argument in pairwise(arguments):
-        if before in ("-d", "--data", "--json"):
-            json.loads(argument)
-
-
-def check_target(target: str) -> None:
-    if not re.search(rf"^{re.escape(target)}:", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE):
-        raise Failed(f"make {target}: the Makefile has no such target")
+def make(target: str, world: World) -> None:
+    """What ``make`` would do: it knows the target, and what it says of ``depthwise`` works."""
+    environment = {name: value for name, value in os.environ.items() if name not in MAKE_VARIABLES}
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Failed(f"make {target}: {done.stderr.strip()}")
+    for arguments in re.findall(r"^\S+/depthwise (.*)$", done.stdout, re.MULTILINE):
+        depthwise(shlex.split(arguments), b"", world)
 
 
 def check_installed(wanted: Sequence[str]) -> None:

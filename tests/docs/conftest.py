@@ -1,5 +1,6 @@
 """A store of tiny runs that pages share, and a runner for the blocks of a page."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from .world import World, quiet
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     quiet()
-    return tmp_path_factory.mktemp("store")
+    gc.freeze()  # trainings collect garbage, a third of whose time would go into looking through libraries
+    yield tmp_path_factory.mktemp("store")
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -30,8 +33,9 @@ def _unchecked_shapes() -> Iterator[None]:
 @pytest.fixture
 def make_runner(
     _unchecked_shapes: None, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Runner]:
-    """A runner for a page, in whose folder the test is from then on."""
+) -> Iterator[Callable[[str], Runner]]:
+    """A runner for a page, in whose folder the test is from then on; servers that it leaves behind are ended."""
+    worlds: list[World] = []
 
     def make(page: str) -> Runner:
         folder, scratch = tmp_path / "world", tmp_path / "scratch"
@@ -40,6 +44,9 @@ def make_runner(
         monkeypatch.chdir(folder)
         monkeypatch.setenv("DEPTHWISE_CACHE", str(store / "cache"))
         monkeypatch.setattr(evaluating, "warm_up", lambda *_: None)  # nobody looks at the times
-        return Runner(World(page, folder, store), scratch)
+        worlds.append(World(page, folder, store))
+        return Runner(worlds[-1], scratch)
 
-    return make
+    yield make
+    for world in worlds:
+        world.servers.kill()

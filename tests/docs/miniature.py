@@ -30,7 +30,7 @@ def miniature(recipe: Recipe, data: Mapping[str, Any], cache: str) -> Recipe:
     options = options_of(recipe)
     options["data"] = {**options["data"], **data, "cache": cache}
     options["training"] = {**options["training"], **TRAINING}
-    if options["tokenizer"]["codes"] or options["tokenizer"]["path"]:
+    if not has_tokenizer_of_run(recipe):
         options["tokenizer"] = {**options["tokenizer"], "codes": None, "path": None}
     if options["tokenizer"]["vocab_size"] is not None:
         options["tokenizer"]["vocab_size"] = 200
@@ -42,12 +42,19 @@ def miniature(recipe: Recipe, data: Mapping[str, Any], cache: str) -> Recipe:
     return parse_recipe(options, source="miniature")
 
 
+def has_tokenizer_of_run(recipe: Recipe) -> bool:
+    """Whether the tokenizer is that of another run, and not that of a data set."""
+    return (recipe.tokenizer.path or "").startswith("runs/")
+
+
 def small_model(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a tiny model of the same kind: from the same run, of the least size, or with narrow stacks."""
     if PRETRAINED in given:
         return {name: value for name, value in given.items() if name in KEPT}
     if "size" in given:
-        return {**given, "size": "tiny"}
+        most = 2 * MOST_LAYERS if given.get("structure") else MOST_LAYERS
+        sides = {side: fewer_layers(given[side], most) for side in ("encoder", "decoder") if side in given}
+        return {**given, **sides, "size": "tiny"}
     model = with_vocabulary(model_options(given), 100, 100)
     most = MOST_LAYERS if model.structure is None else 2 * MOST_LAYERS
     has_plain_source = model.decoder is not None and (model.latent is None or "encoder" not in model.latent.sides)
@@ -71,3 +78,8 @@ def small_model(given: Mapping[str, Any]) -> dict[str, Any]:
     narrow: dict[str, Any] = {"width": 16, "embedding_width": None, "adaptive": None, **sides}
     options = as_dict(replace(model, exits=exits, structure=structure, latent=latent, **narrow))
     return {name: value for name, value in options.items() if name not in ("vocab_size", "source_vocab_size")}
+
+
+def fewer_layers(stack: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Options of a stack, which has no more layers than that where they are given."""
+    return {name: min(value, most) if name == "num_layers" else value for name, value in stack.items()}

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ import yaml
 
 from depthwise.errors import DepthwiseError
 
-from .blocks import BadBlock, Block
-from .commands import Failed, carry_out
+from .blocks import BadBlock, Block, Span
+from .calling import Failed
+from .commands import carry_out
 from .patched import NEW_FILE, PatchedPackage
-from .shell import Call, calls_of
+from .servers import same_keys
+from .shell import Call, Loops, calls_of
+from .spans import call_of
 from .world import World
 
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
 NAMED = re.compile(r"# ([\w-]+\.yaml)\n")
 """The first line of a recipe that commands of the page then use."""
-ALIKE = 2
-"""How often a command of a loop is carried out; if it comes again with other numbers, it is read alone."""
 
 
 class Runner:
@@ -31,20 +32,36 @@ class Runner:
     def __init__(self, world: World, scratch: Path) -> None:
         self.world, self.scratch = world, scratch
         self.names: dict[str, Any] = {"__name__": "__main__"}
-        self.printed = ""
+        self.printed = self.answered = ""
+        self.called: set[Call] = set()
         self.count = 0
         self.patched: PatchedPackage | None = None
         self.swept: Counter[frozenset[str]] = Counter()
 
-    def run(self, block: Block) -> None:
+    def run(self, shown: Block | Span) -> None:
+        """A block, or a command within a sentence."""
+        with self._blamed(shown):
+            if isinstance(shown, Block):
+                getattr(self, shown.language)(shown)
+            elif (call := call_of(shown)) is not None and call not in self.called:
+                self._carry_out(call, Loops())
+
+    def finish(self) -> None:
+        """What is left to do when the page has been read to its end."""
+        with self._blamed(Span(self.world.page, 0, "")):
+            self.world.finish()
+
+    @contextlib.contextmanager
+    def _blamed(self, shown: Block | Span) -> Iterator[None]:
+        """Errors say where on the page they come from."""
         try:
-            getattr(self, block.language)(block)
+            yield
         except BadBlock:
             raise
         except (DepthwiseError, Failed, AssertionError) as error:
-            raise BadBlock(f"{block.where}: {error}") from error
+            raise BadBlock(f"{shown.where}: {error}") from error
         except Exception as error:
-            raise BadBlock(f"{block.where}: {type(error).__name__}: {error}") from error
+            raise BadBlock(f"{shown.where}: {type(error).__name__}: {error}") from error
 
     def diff(self, block: Block) -> None:
         self.package.apply(block)
@@ -84,14 +101,17 @@ class Runner:
         if self.patched is not None:
             self.patched.run(calls, self.world.folder)
             return
-        seen: Counter[str] = Counter()
+        loops = Loops()
         for call in calls:
-            shape = NUMBER.sub("0", str(call))
-            seen[shape] += 1
-            try:
-                carry_out(call, self.world, only_read=seen[shape] > ALIKE or self._was_swept(call))
-            except Exception as error:
-                raise BadBlock(f"{block.where}: {call}\n{type(error).__name__}: {error}") from error
+            self._carry_out(call, loops)
+
+    def _carry_out(self, call: Call, loops: Loops) -> None:
+        self.called.add(call)
+        try:
+            said = carry_out(call, self.world, only_read=loops.is_over(call) or self._was_swept(call))
+        except Exception as error:
+            raise Failed(f"{call}\n{type(error).__name__}: {error}") from error
+        self.answered = said if call.program == "curl" else ""
 
     def _was_swept(self, call: Call) -> bool:
         """Whether the page has swept a run with the same options before; sweeps take seconds."""
@@ -113,7 +133,11 @@ class Runner:
             self.world.recipe(str(path), [])
 
     def json(self, block: Block) -> None:
-        json.loads(block.text)
+        """Behind a request, what was answered: it has the same keys."""
+        shown = json.loads(block.text)
+        if self.answered and not same_keys(shown, json.loads(self.answered)):
+            raise BadBlock(f"{block.where}: this was answered instead:\n{self.answered}")
+        self.answered = ""
 
     def text(self, block: Block) -> None:
         """Output, where it stands behind Python; else it is only shown."""

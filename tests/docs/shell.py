@@ -1,6 +1,8 @@
 """Blocks of shell, read by a real shell that only writes down which programs were called and with what."""
 
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,9 @@ record() {
 }
 """
 """Before a block: every known program is a function that records its call. No other program can be found."""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+ALIKE = 2
+"""How often a command of a loop is carried out; if it comes again with other numbers, it is read alone."""
 PLAIN = ("cat", "mktemp", "mkdir", "head")
 """Programs that do what they always do."""
 
@@ -33,6 +38,20 @@ class Call:
 
     def __str__(self) -> str:
         return " ".join((self.program, *self.arguments))
+
+
+class Loops:
+    """Counts calls that differ in nothing but numbers; ``most`` of them are carried out."""
+
+    def __init__(self, most: int = ALIKE) -> None:
+        self.most = most
+        self.seen: Counter[str] = Counter()
+
+    def is_over(self, call: Call) -> bool:
+        """Whether this call comes after enough others that are like it."""
+        shape = NUMBER.sub("0", str(call))
+        self.seen[shape] += 1
+        return self.seen[shape] > self.most
 
 
 def calls_of(block: Block, folder: Path, records: Path) -> list[Call]:

@@ -13,7 +13,9 @@ from depthwise.config import built_in, read_recipe
 from depthwise.errors import DepthwiseError
 
 from .blocks import REPOSITORY, BadBlock, Span
-from .commands import Failed, parser_of
+from .calling import Failed
+from .scripts import parser_of
+from .shell import Call
 
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 RECIPES = tuple(sorted({recipe.name for recipe in built_in()}))
@@ -23,6 +25,34 @@ PLACE = re.compile(r"(?:src|tests|docs|benchmarks|examples)/[\w./-]+")
 """A file or folder of the repository."""
 LEFT_OUT = re.compile(r"[A-Z…\[\]|]|\.\.\.")
 """What shows that a reader has to fill something in: CAPITALS, [brackets], dots."""
+SCRIPT = re.compile(r"(python )?((?:benchmarks|examples)/\w+\.py)(.*)")
+STORIES = ("CHANGELOG.md",)
+"""Pages that tell what was, and ask nobody to run it."""
+FILLED_IN = {
+    "MIXER": "dynamicconv",
+    "DTYPE": "bfloat16",
+    "--json FILE": "--json FILE.json",
+    "--plot FILE": "--plot FILE.png",
+}
+"""What a reader might fill in."""
+
+
+def call_of(span: Span) -> Call | None:
+    """The command that a sentence asks for: a script with its arguments, or ``depthwise`` with a run; else none.
+
+    Options in brackets are taken, and what a reader has to fill in is filled in.
+    """
+    script = SCRIPT.fullmatch(span.text)
+    if span.page in STORIES:
+        return None
+    if script is not None and (script[1] or script[3]):
+        arguments = script[3].replace("[", "").replace("]", "")
+        for name, value in FILLED_IN.items():
+            arguments = arguments.replace(name, value)
+        return Call("python", (script[2], *shlex.split(arguments)), b"")
+    if re.match(r"depthwise .*\bruns/", span.text) and not LEFT_OUT.search(span.text):
+        return Call("depthwise", tuple(shlex.split(span.text)[1:]), b"")
+    return None
 
 
 def check_span(span: Span) -> None:
@@ -32,8 +62,8 @@ def check_span(span: Span) -> None:
             check_command(span.text.removeprefix("depthwise "))
         elif span.text.startswith("train ") and "/" in span.text:
             check_command(span.text)
-        elif (found := re.match(r"(?:python )?((?:benchmarks|examples)/\w+\.py)(.*)", span.text)) is not None:
-            check_script(found[1], found[2])
+        elif (found := SCRIPT.fullmatch(span.text)) is not None:
+            check_script(found[2], found[3])
         elif RECIPE.fullmatch(span.text):
             check_recipe(span.text)
         elif PLACE.fullmatch(span.text) and not (REPOSITORY / span.text).exists():

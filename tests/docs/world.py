@@ -12,16 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import transformers
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from depthwise.config import PRETRAINED, Recipe, built_in, read_recipe, recipe_yaml
+from depthwise.data import number_words
 from depthwise.interop.hf import convert_hf
 from depthwise.training.run import train
 
 from .blocks import REPOSITORY
-from .miniature import miniature
+from .calling import run_main
+from .miniature import UPDATES, has_tokenizer_of_run, miniature
+from .servers import Servers
 
+DEMO_NUMBERS = number_words.split_numbers(200, 100, 12)
+"""Enough for validation to calibrate a risk by."""
 SPLITS = ("train", "valid", "test")
 LABELLED = ["good\ta great film", "bad\ta terrible film", "good\tgreat, the end", "bad\tthe end was terrible"]
 SCORED = ["0.5\ta great film", "1.5\ta terrible film", "-2\tgreat, the end", "3\tthe end"]
@@ -39,6 +45,12 @@ TAG = "data.train=tagged.txt data.valid=tagged.txt data.test=tagged.txt"
 RECIPE = "base: translation/multi30k\ndata: {train: train, valid: valid, test: test, source: en, target: de}\n"
 LEAVING = f"start/translate {TRANSLATE} model.exits={{}}"
 CLASSIFIER = f"start/classify {CLASSIFY} model.exits={{}}"
+SETS = ("trec", "mr", "glue_sst2", "glue_cola", "glue_stsb", "glue_rte", "imdb", "agnews_10k", "amazon16/all.")
+"""Of labelled texts."""
+ARTICLES = (
+    *("squad2_half_dev/train.by_article.json", "squadshifts/amazon_reviews_v1.0.json"),
+    *("squadshifts/new_wiki_v1.0.json", "squadshifts/reddit_v1.0.json"),
+)
 ENCODERS = ("runs/minilm", "runs/bert")
 """Runs that are imported and not trained."""
 RUNS: dict[str, dict[str, str]] = {
@@ -53,11 +65,13 @@ RUNS: dict[str, dict[str, str]] = {
         "runs/tagger": f"start/tag {TAG} model.size=tiny model.exits={{}}",
     },
     "docs/depth.md": {"runs/mine": f"{LEAVING} model.policy.kind=poisson_binomial"},
-    "docs/calibration.md": dict.fromkeys(
-        ("runs/mine", "runs/demo"), f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3"
-    ),
+    "docs/calibration.md": {
+        "runs/mine": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3",
+        "runs/dat-multi30k-aligned": f"translation/dat-multi30k-aligned {TRANSLATE} data.valid=large",
+    },
     "docs/structure.md": {
-        "runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed"
+        "RUN": "classification/alberta-small-sst2 model.from=runs/alberta-small",
+        "runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed",
     },
     "docs/in-advance.md": {"runs/mine": f"start/classify {CLASSIFY} model.word_depths={{}}"},
 }
@@ -68,22 +82,22 @@ class World:
     """A folder for one page. ``store`` keeps what was trained for others, ``cache`` their tokenised texts."""
 
     def __init__(self, page: str, folder: Path, store: Path) -> None:
-        self.folder, self.store = folder.resolve(), store
+        self.page, self.folder, self.store = page, folder.resolve(), store
         self.runs = {**trained_by_recipes(), **RUNS[""], **RUNS.get(page, {})}
         self.supplied: set[str] = set()
         self.promised: dict[str, tuple[Recipe, str]] = {}
+        self.servers = Servers()
         write_files(folder)
 
     def recipe(self, name: str, changes: list[str]) -> Recipe:
         """A recipe as the command line reads it; runs that it builds on are there then."""
         recipe = read_recipe(name, changes)
-        for other in (recipe.model.get(PRETRAINED), (recipe.model.get("word_depths") or {}).get("run")):
-            if other is not None:
-                self.run(other)
+        for other in others_of(recipe):
+            self.run(other)
         return recipe
 
     def train(self, recipe: Recipe, out: Path, command: str) -> None:
-        """Promise a run, which is trained in miniature if anything then asks for it.
+        """Promise a run, which is trained in miniature when anything asks for it, or at the end of the page.
 
         What a page trains takes the place of what it was supplied with; a folder that it trained once is refused to
         another recipe, as ``depthwise train`` does.
@@ -104,7 +118,7 @@ class World:
                 shutil.copytree(kept.parent / "run", out)
                 return
         train(small, out, command)
-        if PRETRAINED not in small.model and not (small.model.get("word_depths") or {}).get("run"):
+        if not others_of(small):
             place = self.store / str(len(list(self.store.iterdir())))
             shutil.copytree(out, place / "run")
             (place / "asked.yaml").write_text(text, encoding="utf-8")
@@ -125,9 +139,33 @@ class World:
         command = self.runs.get(name)
         if command is None:
             raise AssertionError(f"nobody says how {name} is trained: train it on the page, or add it to RUNS")
+        if command.startswith("depthwise demo"):
+            self.demo(Path(name))
+            return
         recipe, *changes = shlex.split(command.partition(" --out ")[0].removeprefix("depthwise train "))
         asked = self.recipe(recipe, changes)
         self._make(miniature(asked, self.data_of(asked), str(self.store / "cache")), command, path)
+
+    def finish(self) -> None:
+        """Train what nothing has asked for yet, and stop what still serves."""
+        for name in self.promised:
+            self.run(name)
+        self.servers.stop()
+
+    def demo(self, out: Path) -> str:
+        """``depthwise demo`` with few numbers and updates, or the run that it made before; what it printed."""
+        kept, folder, printed = self.store / "demo", self.folder / out, self.store / "demo.txt"
+        if not kept.exists():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(number_words, "split_numbers", lambda *_: DEMO_NUMBERS)
+                said = run_main(["demo", "--out", str(out), "--updates", str(UPDATES), "--swept", "1"])
+            assert (folder / "report.html").is_file()
+            assert "numbers that training never saw" in said
+            printed.write_text(said, encoding="utf-8")
+            shutil.copytree(folder, kept)
+        elif not folder.exists():
+            shutil.copytree(kept, folder)
+        return printed.read_text(encoding="utf-8")
 
     def data_of(self, recipe: Recipe) -> Mapping[str, Any]:
         """Small texts in the place of data sets; files that a page names itself stay."""
@@ -151,6 +189,14 @@ class World:
             case "question_answering":
                 return dict.fromkeys(SPLITS, "questions.json")
         return dict.fromkeys(SPLITS, "running.txt")
+
+
+def others_of(recipe: Recipe) -> list[str]:
+    """Runs that a recipe builds on."""
+    found = [recipe.model.get(PRETRAINED), (recipe.model.get("word_depths") or {}).get("run")]
+    if has_tokenizer_of_run(recipe):
+        found.append(recipe.tokenizer.path)
+    return [name for name in found if name is not None]
 
 
 def trained_by_recipes() -> dict[str, str]:
@@ -179,10 +225,20 @@ def write_files(folder: Path) -> None:
     for pair in ("en-de", "en-fr", "en-nl"):
         write_pair(folder / "corpus", pair)
     write("large.tsv", "\n".join(LABELLED * 50) + "\n")
+    for place, language in enumerate(("en", "de")):
+        write(f"large.{language}", "".join(f"{pair[place]}\n" for pair in PAIRS * 5))
     write("other.tsv", "good morning\tguten Morgen\n")
     write("tagged.txt", TAGGED)
     write("running.txt", RUNNING)
     write("questions.json", questions())
+    for name in SETS:
+        for split in SPLITS:
+            write(f"data/{name}{'' if name.endswith('.') else '/'}{split}.tsv", "\n".join(LABELLED) + "\n")
+    for name in ARTICLES:
+        write(f"data/{name}", questions())
+    for split in SPLITS:
+        write(f"data/wikitext2/{split}.txt", " = Film = \n The end was terrible . \n")
+    write("data/conll2003/train.txt", "-DOCSTART- -X- O O\n\nBrussels X O O\n")
     for name in ("text.txt", "article.txt", "letter.txt", "FILE"):
         write(name, "".join(f"{english}\n" for english, _ in PAIRS))
     write("RECIPE", RECIPE)
