@@ -112,23 +112,32 @@ def by_script(script: str, arguments: Sequence[str], world: World) -> str:
     options, constants = dict[str, Any](), dict[str, Any]()
     if script == "examples/client.py":
         options["address"] = world.servers.address
+    if script in ("benchmarks/faster.py", "benchmarks/reproduce.py"):
+        constants["jobs._context"] = Started(world)
     if script == "benchmarks/faster.py":
         constants["faster.RECORD"] = world.folder / "faster.json"
-        constants["faster.subprocess"] = SimpleNamespace(run=Started(world))
     return run_script(script, arguments, options, constants)
 
 
 class Started:
-    """Stands in for ``subprocess.run`` in a script that starts ``python -m depthwise``."""
+    """Stands in for ``multiprocessing`` in scripts that train many runs: what they start is carried out at once."""
 
     def __init__(self, world: World) -> None:
         self.world, self.loops = world, Loops(most=1)
 
-    def __call__(self, command: Sequence[str], *, check: bool) -> SimpleNamespace:
-        call = Call("python", tuple(command[1:]), b"")
-        if not self.loops.is_over(call):
-            carry_out(call, self.world)
-        return SimpleNamespace(returncode=0)
+    def __call__(self) -> SimpleNamespace:
+        return SimpleNamespace(Process=self.process)
+
+    def process(self, *, target: Any, args: tuple[Sequence[Sequence[str]], str, int]) -> SimpleNamespace:
+        commands, _, _ = args
+        nothing = {"is_alive": lambda: False, "join": lambda *_: None, "exitcode": 0}
+        return SimpleNamespace(start=lambda: self.carry_out(commands), **nothing)
+
+    def carry_out(self, commands: Sequence[Sequence[str]]) -> None:
+        for command in commands:
+            call = Call("depthwise", tuple(command), b"")
+            if not self.loops.is_over(call):
+                carry_out(call, self.world)
 
 
 def curl(arguments: Sequence[str], world: World) -> str:

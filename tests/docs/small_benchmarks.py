@@ -93,7 +93,7 @@ BENCHMARKS = {
         {"batches": [2], "sentences": 2, "repeats": 1, "depths": below_the_last},
     ),
     "faster": Small(
-        r"^(\$ depthwise|depthwise train|\||$)",
+        r"^( +[\d.]+ s  |depthwise train|\||$)",
         {"sets": first, "seeds": first, "rows": "1,2", "most": 4},
         {"faster.FOLDS": 3, "faster.PENALTIES": (0, 0.1), "faster_speed.REPEATS": 1, **SAMPLES},
         runs=("runs/minilm",),
@@ -137,6 +137,7 @@ BENCHMARKS = {
     ),
     "pretraining_text": Small(r"train\.txt: \d+ documents"),
     "promises": Small("nothing promised|kept", {"resamples": 3, "examples": 200}),
+    "reproduce": Small(r"^depthwise train|^ +[\d.]+ s  ", {"seeds": first, "at_once": 1}),
     "request_queue": Small(
         "answers that differ", {"requests": 12, "static": 4, "rows": 4, "width": 16, "layers": 2, "vocabulary": 50}
     ),
