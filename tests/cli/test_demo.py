@@ -53,7 +53,7 @@ def test_from_data_to_the_frontier(demo: Demo) -> None:
         assert (Path("here/results") / name).is_file()
     assert "here/report.html" in result.output.split("Where things are:")[1]
     assert result.output.rstrip().endswith("depthwise serve here --examples 3")
-    assert '"num_layers":4' in Path("here/report.html").read_text(encoding="utf-8")
+    assert '"num_layers":12' in Path("here/report.html").read_text(encoding="utf-8")
     assert json.loads(Path("here/results/depths.json").read_text(encoding="utf-8"))["examples"] == 24
 
 

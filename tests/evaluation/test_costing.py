@@ -67,14 +67,17 @@ def test_deciding(policy: PolicyConfig, more: int) -> None:
     assert translator(policy).generated((1, 3, 4), SOURCE) == plain((1, 3, 4)) + more
 
 
-def test_one_depth_that_is_known_in_advance() -> None:
-    """Nothing is written for the blocks above, also not of the source."""
-    known, not_known = plain((2, 2, 2), 2), plain((2, 2, 2))
+def test_blocks_that_nobody_runs() -> None:
+    """Nothing is written for them, also not of the source; for those that somebody runs, all tokens are."""
+    two, three, all_four = plain((2, 1, 2), 2), plain((2, 1, 3), 3), plain((2, 1, 2))
+    assert all_four - two == 2 * (3 * 4 * WIDTH**2 + 4 * SOURCE * WIDTH**2)
     for policy in (None, FixedDepthConfig(depth=2)):
-        assert translator(policy).generated((2, 2, 2), SOURCE) == known
-    assert translator(SequenceExitConfig()).generated((2, 2, 2), SOURCE) == known + 2 * WIDTH * LAYERS
-    assert translator(NEVER).generated((2, 2, 2), SOURCE) == not_known
-    assert not_known - known == 2 * (3 * 4 * WIDTH**2 + 4 * SOURCE * WIDTH**2)
+        assert translator(policy).generated((2, 2, 2), SOURCE) == plain((2, 2, 2), 2)
+    assert translator(SequenceExitConfig()).generated((2, 2, 2), SOURCE) == plain((2, 2, 2), 2) + 2 * WIDTH * LAYERS
+    assert translator(NEVER).generated((2, 1, 2), SOURCE) == two
+    assert translator(NEVER).generated((2, 1, 3), SOURCE) == three
+    learned = translator(LearnedConfidenceConfig())
+    assert learned.generated((2, 1, 3), SOURCE) == three + 2 * WIDTH * (2 + 1 + 3)
 
 
 def test_some_exits() -> None:

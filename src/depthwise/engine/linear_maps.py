@@ -11,6 +11,10 @@ from depthwise.shapes import Float, Tensor
 Map = Callable[[Tensor], Tensor]
 """From (..., inputs) to (..., outputs)."""
 
+PACKED_FROM = 2**17
+"""Weights of a matrix from which on an order of its own is worth the call of oneDNN, which takes 15 µs or more; smaller
+matrices have been multiplied by then."""
+
 
 class Packer:
     """Makes maps for about ``num_rows`` vectors at a time.
@@ -34,6 +38,8 @@ class Packer:
             return lambda x: F.linear(x, weight, bias)
         if self.num_rows == 1:
             return _transposed(weight, bias)
+        if weight.numel() < PACKED_FROM:
+            return lambda x: F.linear(x, weight, bias)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, self.num_rows)
         return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 

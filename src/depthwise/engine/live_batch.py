@@ -168,7 +168,7 @@ class LiveBatch:
         """Scores by which each request chooses. A processor of scores that fails fails its own request alone."""
         for group in self._groups:
             num_made = [len(self.requests[row].said) for row in group.rows]
-            if not group.restrict.is_needed(min(num_made)):
+            if not group.restrict.is_needed(min(num_made), max(num_made)):
                 continue
             is_whole = len(group.rows) == len(scores)
             part = scores if is_whole else scores.index_select(0, group.index)

@@ -52,7 +52,8 @@ class LiveSources:
         holes = np.flatnonzero(order != np.arange(len(order)))
         movers, targets = (on_device(rows, self._states.device) for rows in (order[holes], holes))
         for columns in (self._states, *(columns for columns, _ in self._layers.values())):
-            columns.move(movers, targets)
+            if len(holes):
+                columns.move(movers, targets)
             columns.num_rows = len(order)
         self._layers = {layer: (columns, written[order]) for layer, (columns, written) in self._layers.items()}
         self.lengths = self.lengths[order]

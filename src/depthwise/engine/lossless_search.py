@@ -126,7 +126,7 @@ class _Rounds:
     ) -> tuple[Float[Tensor, "M V"], Int[Tensor, "M"], Int[Tensor, "M"]]:
         """Scores, changed in place, of the tokens that follow so many of these rows; then both numbers."""
         restrict, of_row, places = self.restrict, on_device(numbers, self.device), on_device(num_made, self.device)
-        if not restrict.is_needed(int(num_made.min())):
+        if not restrict.is_needed(int(num_made.min()), int(num_made.max())):
             return scores, of_row, places
         if not restrict.looks_back:
             return restrict.each(scores, places, of_row), of_row, places

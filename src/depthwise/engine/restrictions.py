@@ -17,6 +17,7 @@ class Restrictions:
         suppressed = list(options.suppress_tokens or ())
         self.suppressed = torch.tensor(suppressed, device=prompt.device) if suppressed else None
         self.limits = None if options.limits is None else torch.tensor(list(options.limits), device=prompt.device)
+        self._first_limit = None if options.limits is None else min(options.limits)
         self.sampling = sampling_processors(options)
 
     def __call__(
@@ -67,11 +68,12 @@ class Restrictions:
             scores = process(ids, scores)
         return scores
 
-    def is_needed(self, num_made: int) -> bool:
-        """Whether scores may change after so many tokens."""
-        is_early = num_made < self.num_least and len(self.ends) > 0
-        others = (self.suppressed is not None, self.limits is not None, bool(self.sampling), self.looks_back)
-        return is_early or any(others)
+    def is_needed(self, fewest: int, most: int | None = None) -> bool:
+        """Whether scores may change after so many tokens, or where rows have made from ``fewest`` to ``most``."""
+        is_early = fewest < self.num_least and len(self.ends) > 0
+        is_late = self._first_limit is not None and (fewest if most is None else most) + 1 >= self._first_limit
+        others = (self.suppressed is not None, bool(self.sampling), self.looks_back)
+        return is_early or is_late or any(others)
 
     @property
     def looks_back(self) -> bool:

@@ -129,9 +129,13 @@ class StepCross:
     def out(self) -> Map:
         return self._pack(self.projections.out)
 
+    @cached_property
+    def _keys_values(self) -> Map:
+        return self._pack(self.projections.key, self.projections.value)
+
     def written(self, states: Float[Tensor, "G S D"]) -> Float[Tensor, "G S C"]:
         """Keys and values of the source side by side."""
-        return torch.cat([self.projections.key(states), self.projections.value(states)], dim=-1)
+        return self._keys_values(states)
 
     def remembered(self, source: Source, rows_each: int) -> "SourceMemory":
         """What this layer sees of sources, each of which serves so many neighbouring rows."""

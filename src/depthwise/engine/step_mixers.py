@@ -114,6 +114,9 @@ class WithColumns(StepMixer[Columns]):
 class _WithInputs(WithColumns):
     """Mixers that remember what enters a convolution; that of padding is 0."""
 
+    asks_what_is_real = False
+    """Whether a step has to know which of the columns that it sees are tokens."""
+
     @abstractmethod
     def convolved(
         self,
@@ -122,7 +125,8 @@ class _WithInputs(WithColumns):
         seen: Float[Tensor, "M L C"],
         real: Bool[Tensor, "M L"] | None,
     ) -> Float[Tensor, "M D"]:
-        """What columns take of the last L up to their own; ``real`` says which of these are tokens, none that all are.
+        """What columns take of the last L up to their own; ``real`` says which of these are tokens, none that all are
+        or that nobody asks.
 
         Fewer than the kernel is wide stand at the beginning of a text.
         """
@@ -139,7 +143,9 @@ class _WithInputs(WithColumns):
         written = self.put(memory, entered, rows, column, late)
         start = self.seen_from(column)
         seen = rows.of(memory.between(start, column + 1))
-        real = None if padding is None else self.is_real(seen, rows.of(padding), start)
+        real = None
+        if padding is not None and self.asks_what_is_real:
+            real = self.is_real(seen, rows.of(padding), start)
         return self.convolved(entered, written, seen, real)
 
     def chunk(
@@ -170,11 +176,13 @@ class ConvolutionStep(_WithInputs):
         self.mixer, self.options, self.reach = mixer, mixer.options, mixer.reach
         self.width = mixer.options.channels
         self.into, self.out = pack(mixer.in_projection), pack(mixer.out_projection)
+        self.asks_what_is_real = mixer.options.renormalize_padding
         self.is_dynamic = isinstance(mixer, DynamicConv)
         if isinstance(mixer, DynamicConv):
             self.predict = pack(mixer.kernel)
         else:
             self.kernel = normalize(mixer.weight.detach(), self.options.normalization).unsqueeze(0)
+            self.taps = self.kernel[0].repeat_interleave(self.width // self.options.num_heads, dim=0).t().contiguous()
 
     def written(self, entered: Tensor) -> Tensor:
         x = self.into(entered)
@@ -182,6 +190,9 @@ class ConvolutionStep(_WithInputs):
 
     def convolved(self, entered: Tensor, written: Tensor, seen: Tensor, real: Tensor | None) -> Tensor:
         seen = at_least_float32(seen)
+        if not (self.is_dynamic or self.options.renormalize_padding):
+            mixed = (seen * self.taps[self.options.kernel_size - seen.shape[1] :].to(seen.dtype)).sum(1)
+            return self._left(entered, mixed)
         kernel = self._kernels(entered, written)[..., self.options.kernel_size - seen.shape[1] :].to(seen.dtype)
         by_head = seen.unflatten(-1, (self.options.num_heads, -1))
         mixed = (by_head * kernel.transpose(1, 2).unsqueeze(-1)).sum(1).flatten(1)
@@ -189,6 +200,9 @@ class ConvolutionStep(_WithInputs):
             mass = (kernel if real is None else kernel * real.unsqueeze(1)).sum(-1)
             mass = mass.masked_fill(mass == 0, 1).repeat_interleave(self.width // self.options.num_heads, dim=-1)
             mixed = mixed / mass
+        return self._left(entered, mixed)
+
+    def _left(self, entered: Tensor, mixed: Tensor) -> Tensor:
         mixed = mixed.to(entered.dtype)
         return self.out(mixed if self.mixer.conv_bias is None else mixed + self.mixer.conv_bias)
 

@@ -13,7 +13,9 @@ those of input all at once. Beams that did not win are not counted. With width d
 | ``confidence``, ``patience`` | a head at every exit visited; that of the exit where one leaves gives the output too |
 | ``confidence`` by ``saturation`` | 6 d at every exit visited, but for the first and the last |
 
-Where depth is known before the stack runs, nothing is written for layers above it (``fixed``, ``sequence``).
+Nothing is written for layers that no token of a sequence runs, neither of those that left below nor of the source: the
+engine writes for a layer when somebody runs it (the fill ``deferred``). Where somebody does, all tokens are counted as
+written for it.
 """
 
 from collections.abc import Sequence
@@ -55,12 +57,12 @@ class SequenceCosts:
         else:
             assert isinstance(head, nn.Linear)
             self.head, self.width = 2 * head.weight.numel(), head.in_features
-        self._sources: dict[tuple[int, int | None], int] = {}
-        self._steps: dict[tuple[int, int, int, int | None], int] = {}
+        self._sources: dict[tuple[int, int], int] = {}
+        self._steps: dict[tuple[int, int, int, int], int] = {}
 
     def generated(self, depths: Sequence[int], source_length: int) -> int:
         """A target, token by token, and the source that it was made from."""
-        most = max(depths, default=0) if self._is_planned else None
+        most = max(depths, default=0)
         if (source_length, most) not in self._sources:
             self._sources[source_length, most] = self.cost.decode((), source_length, most).flops
         total = self._sources[source_length, most]
@@ -99,11 +101,6 @@ class SequenceCosts:
         numbers = self.cost.encoder.stack.num_layers - structure.num_static + structure.allow_zero
         pooler = 2 * width**2 if structure.summary == "first_tanh" else 0
         return pooler + 2 * hidden * (width + numbers)
-
-    @property
-    def _is_planned(self) -> bool:
-        """Whether all tokens of a sequence have one depth, which is known before they run."""
-        return self.policy is None or self.policy.kind in ("fixed", "sequence")
 
     @cached_property
     def _heads(self) -> list[int]:

@@ -120,7 +120,7 @@ class StackCost:
     def decode(self, depths: Sequence[int], source_length: int = 0, num_layers: int | None = None) -> Cost:
         """One step after the other, step t running its first ``depths[t]`` blocks and written by all later ones.
 
-        ``num_layers`` is for where it is known in advance that no step runs deeper: nothing is written above.
+        ``num_layers`` is for where no step runs deeper, and nothing is written above.
         """
         total = self.source(source_length) * (self.stack.num_layers if num_layers is None else num_layers)
         for step, depth in enumerate(depths, start=1):

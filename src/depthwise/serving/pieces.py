@@ -26,14 +26,16 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> list[st
 
 def text_behind(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], ids: Sequence[int]) -> str:
     """The text of tokens, with the blank between it and the text that it follows where there is one."""
+    if not before:
+        alone = tokenizer.decode(list(ids), skip_special_tokens=True)
+        assert isinstance(alone, str)
+        return alone
     whole, first = (tokenizer.decode(part, skip_special_tokens=True) for part in ([*before, *ids], list(before)))
     assert isinstance(whole, str)
     assert isinstance(first, str)
-    if before and whole.startswith(first):
+    if whole.startswith(first):
         return whole[len(first) :]
-    alone = tokenizer.decode(list(ids), skip_special_tokens=True)
-    assert isinstance(alone, str)
-    return alone
+    return text_behind(tokenizer, (), ids)
 
 
 def check_text(text: str, name: str) -> None:
