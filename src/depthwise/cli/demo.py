@@ -19,7 +19,7 @@ def demo(
         int, typer.Option(help="How many numbers to train on.", min=200, max=500_000, hidden=True)
     ] = 8000,
     updates: Annotated[int | None, typer.Option(help="Stop training after so many.", min=1, hidden=True)] = None,
-    swept: Annotated[int, typer.Option(help="How many numbers to sweep.", min=1, hidden=True)] = 100,
+    swept: Annotated[int, typer.Option(help="How many numbers to sweep.", min=1, hidden=True)] = 150,
 ) -> None:
     """Train a translator from digits to number words whose easy tokens leave early, and show what that saves.
 
@@ -44,7 +44,7 @@ def demo(
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    splits = split_numbers(numbers, numbers // 40, numbers // 16)
+    splits = split_numbers(numbers, numbers // 16, numbers // 16)
     begin(folder, recipe)
     write_corpus(data, splits)
     console.print(f"{len(splits['train']):,} numbers in English and German for training: {out / 'data'}")
