@@ -273,6 +273,20 @@ def test_histograms_layers_and_curves(screen: Screen, make_folder: MakeFolder) -
     assert page.locator("#curves-chart .point").count() == 3
 
 
+def test_curves_within_a_power_of_ten_have_labels(screen: Screen, make_folder: MakeFolder) -> None:
+    lines = ({"update": 100 * n, "loss": 9.4 - n / 5, "nll": 9.4 - n / 5} for n in range(1, 8))
+    page = screen.open(make_folder(**{"metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines)}))
+    shown = page.locator("#curves-chart text").all_text_contents()
+    assert {"8", "8.5", "9"} <= set(shown)
+
+
+def test_depths_say_what_tokens_left_by(screen: Screen, make_folder: MakeFolder) -> None:
+    plain = json.dumps(depths(policy=None, setting="as trained, without a policy"))
+    for content, told in {json.dumps(depths()): "by confidence", plain: "ran, as trained, without a policy:"}.items():
+        page = screen.open(make_folder("told", **{"results/depths.json": content}))
+        assert told in page.locator("#tokens-about").inner_text()
+
+
 def test_downloads(screen: Screen, make_folder: MakeFolder) -> None:
     folder = make_folder()
     page = screen.open(folder)

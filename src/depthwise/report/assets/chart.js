@@ -35,6 +35,7 @@ function logTicks(low, high) {
       if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
     }
   }
+  if (found.length < 3) return ticks(low, high, 6); // less than a power of ten lies between them
   return found.length > 7 ? found.filter((value) => /^[1.0e+-]+$/.test(String(value))) : found;
 }
 

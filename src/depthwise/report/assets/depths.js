@@ -1,5 +1,8 @@
 // Tokens coloured by the depth at which they left, and how depth is shared out.
 
+// A run without a policy ran "as trained", all others by what they name.
+const bySetting = (found) => (found.setting.startsWith("as ") ? "" : "by ") + found.setting;
+
 function startDepths() {
   const runs = DATA.runs.filter((run) => run.depths);
   if (!runs.length) return;
@@ -26,7 +29,7 @@ function startTokens(runs) {
     if (state.order === "wrong") kept = kept.filter(({ sentence }) => sentence.reference !== null && sentence.reference !== sentence.output);
     depthLegend("tokens-legend", most);
     byId("tokens-about").textContent = (found.of_output ? "Tokens of the output" : "Tokens of the input") +
-      `, each with the number of blocks that it ran, by ${found.setting}: the first ${found.split} inputs.` +
+      `, each with the number of blocks that it ran, ${bySetting(found)}: the first ${found.split} inputs.` +
       (found.sentences.some((sentence) => sentence.guesses.length) ? " Point at a token, or move to it with Tab and the arrow keys, to see what every exit would have said." : "");
     byId("tokens-count").textContent = `${Math.min(kept.length, state.most)} of ${found.sentences.length} sentences`;
     byId("tokens-list").replaceChildren(...kept.slice(0, state.most).map((each) => sentenceOf(found, each)));
@@ -99,7 +102,7 @@ function startHistograms(all) {
     const { bins, counts, training_examples: seen } = found.histograms[state.by];
     depthLegend("depths-legend", found.num_layers);
     bars("depths-chart", BY[state.by], bins, counts, found.num_layers);
-    const notes = [`${found.examples} ${found.split} inputs, by ${found.setting}. Each bar is all tokens of a row; the number is their mean depth.`];
+    const notes = [`${found.examples} ${found.split} inputs, ${bySetting(found)}. Each bar is all tokens of a row; the number is their mean depth.`];
     if (state.by === "frequency" && seen) notes.push(`Rank 1 is the most frequent token of ${seen.toLocaleString("en")} training examples.`);
     if (!found.histograms.frequency) notes.push("The training data is not here, so that nothing is known of frequencies.");
     byId("depths-note").textContent = notes.join(" ");
