@@ -283,7 +283,7 @@ def test_curves_within_a_power_of_ten_have_labels(screen: Screen, make_folder: M
 def test_depths_say_what_tokens_left_by(screen: Screen, make_folder: MakeFolder) -> None:
     plain = json.dumps(depths(policy=None, setting="as trained, without a policy"))
     for content, told in {json.dumps(depths()): "by confidence", plain: "ran, as trained, without a policy:"}.items():
-        page = screen.open(make_folder("told", **{"results/depths.json": content}))
+        page = screen.open(make_folder(f"told {len(told)}", **{"results/depths.json": content}))
         assert told in page.locator("#tokens-about").inner_text()
 
 
