@@ -266,6 +266,9 @@ def test_histograms_layers_and_curves(screen: Screen, make_folder: MakeFolder) -
     page.keyboard.press("ArrowRight")
     assert "chance that a layer is used 0.2" in page.locator("#layers-chart svg").get_attribute("aria-label")
     chosen(page, "layers", "Picture", "3")
+    assert "last sample of a gate, a" in page.locator("#layers-chart svg").get_attribute("aria-label")
+    assert page.locator("#layers-chart .cell").count() == 6
+    chosen(page, "layers", "Picture", "5")
     assert "all languages at the last update" in page.locator("#layers-chart svg").get_attribute("aria-label")
     assert page.locator("#layers-chart .cell").count() == 4
     assert page.locator("#curves-chart .point").count() == 4

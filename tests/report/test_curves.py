@@ -30,16 +30,19 @@ def test_curves(make_folder: MakeFolder) -> None:
     assert curves[3]["points"] == [[300, 1.5]]
 
 
-def test_gates_and_gradients(make_folder: MakeFolder) -> None:
+def test_gates_gradients_and_samples(make_folder: MakeFolder) -> None:
     maps = page_data(read_runs([make_folder()]))["heat_maps"]
     assert [(each["kind"], each["side"], each["language"]) for each in maps] == [
         ("gates", "decoder", "a"),
         ("gates", "decoder", "b"),
         ("gradients", "decoder", ""),
+        ("samples", "decoder", "a"),
+        ("samples", "decoder", "b"),
     ]
     assert maps[0]["updates"] == [100, 200, 300]
     assert maps[0]["rows"] == [[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]]
     assert maps[2]["rows"] == [[0.1, 0.2, 0.3], [0.2, 0.4, 0.6]]
+    assert maps[3]["rows"] == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_long_logs_stay_small(make_folder: MakeFolder) -> None:

@@ -67,13 +67,13 @@ def _mean_curve(runs: Sequence[RunFiles], name: str) -> list[list[float | None]]
 
 
 def heat_maps_of(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
-    """Gates of latent layers and norms of gradients, each as layers against updates, for every run that logged them.
+    """Gates of latent layers, norms of gradients and samples, each as layers against updates, where they were logged.
 
     ``{run, kind, side, language, updates, rows}``: a row for each layer, from the first.
     """
     found = []
     for number, run in enumerate(runs):
-        maps = [*_gates(run), *_gradients(run)]
+        maps = [*_gates(run, "gates", "probabilities"), *_gradients(run), *_gates(run, "samples", "samples")]
         cells = max(1, sum(len(of["rows"]) for of in maps))
         most = max(2, min(MOST_UPDATES, MOST_CELLS // cells))
         for of in maps:
@@ -83,23 +83,23 @@ def heat_maps_of(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
     return found
 
 
-def _gates(run: RunFiles) -> list[dict[str, Any]]:
-    """Chances that gates are open, of each side and language."""
+def _gates(run: RunFiles, kind: str, logged: str) -> list[dict[str, Any]]:
+    """What was logged of gates, of each side and language: chances that they are open, or the last samples."""
     found: dict[tuple[str, str], tuple[list[int], list[list[float]]]] = {}
     for line in run.layers:
         for side, languages in line.items():
             if not isinstance(languages, Mapping):
                 continue
             for language, of in languages.items():
-                chances = of.get("probabilities") if isinstance(of, Mapping) else None
-                if not isinstance(chances, list) or not chances or not all(map(is_number, chances)):
+                values = of.get(logged) if isinstance(of, Mapping) else None
+                if not isinstance(values, list) or not values or not all(map(is_number, values)):
                     continue
                 updates, columns = found.setdefault((side, str(language)), ([], []))
-                if not columns or len(columns[0]) == len(chances):
+                if not columns or len(columns[0]) == len(values):
                     updates.append(line["update"])
-                    columns.append(chances)
+                    columns.append(values)
     return [
-        {"kind": "gates", "side": side, "language": language, "updates": updates, "rows": _turned(columns)}
+        {"kind": kind, "side": side, "language": language, "updates": updates, "rows": _turned(columns)}
         for (side, language), (updates, columns) in found.items()
     ]
 

@@ -40,7 +40,7 @@ function startCurves() {
   redraw();
 }
 
-const KINDS = { gates: "chance that a layer is used", gradients: "norm of a layer's gradient" };
+const KINDS = { gates: "chance that a layer is used", gradients: "norm of a layer's gradient", samples: "last sample of a gate" };
 
 function startLayers() {
   const maps = DATA.heat_maps;
