@@ -3,7 +3,7 @@
     python benchmarks/engine.py
     python benchmarks/engine.py --quick
     python benchmarks/engine.py --device cuda --json engine.json
-    python benchmarks/engine.py --parts policy --run runs/adaptive-translator
+    python benchmarks/engine.py --parts greedy beam policy --run runs/adaptive-translator
 
 One run prints everything that was asked of the engine, with a verdict on each case. Weights are random, and depths are,
 unless a run is given. All variants of a case take turns, so that a busy machine slows them alike. Compare times
@@ -160,13 +160,17 @@ def _decoding(
     beams: int,
     batches: Sequence[int],
 ) -> Table:
-    """Lengths are those of sentences in the order of a file."""
+    """Lengths are those of sentences in the order of a file, and with a run its own."""
     measured = []
-    for preset in options.presets:
+    for preset in options.presets if options.run is None else [options.run.name]:
         for batch in batches:
-            case = engine_decoding.Case(preset, batch, beams, "mixed")
             repeats = min(3, options.repeats) if batch > 1 else options.repeats
-            found = engine_decoding.measure(case, setting.device, repeats, setting.dtype)
+            if options.run is None:
+                case = engine_decoding.Case(preset, batch, beams, "mixed")
+                found = engine_decoding.measure(case, setting.device, repeats, setting.dtype)
+            else:
+                chosen = options.run, batch, beams, options.sentences
+                found = engine_decoding.measure_run(*chosen, setting.device, repeats, setting.dtype)
             measured.append(found)
             must, aim = _asked(setting.device, batch, beams)
             name = f"{part}, {preset}, batch {batch}: tokens/s against generate"

@@ -1,12 +1,14 @@
-"""Tokens per second of fast decoding beside Transformers' generate, with random models of IWSLT size.
+"""Tokens per second of fast decoding beside Transformers' generate, with random models of IWSLT size or a trained one.
 
     python benchmarks/engine_decoding.py
     python benchmarks/engine_decoding.py --presets iwslt-dynamicconv --batches 1 32 --beams 1 4 --lengths mixed
+    python benchmarks/engine_decoding.py --run runs/translator --batches 1 32 --sentences 64
 
 On a GPU the engine is measured twice: with steps that Python runs kernel by kernel, and with recorded ones. All run
 the whole stack in the same precision on the same sources, in turns. With lengths ``fixed`` every row makes the same
 number of tokens, so that nothing is gained by rows that end; with ``mixed`` each ends at a length of its own, as
-translations of a test set in file order do. Encoding the source is part of the time.
+translations of a test set in file order do. With a run, its own model translates the first sentences of its test set,
+at least one batch of them, and rows end where it says. Encoding the source is part of the time.
 """
 
 import argparse
@@ -17,23 +19,28 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from timing import interleaved_seconds
+from timing import interleaved_seconds, seconds_of
 from torch import Tensor
 from transformers import LogitsProcessorList
 
 from depthwise.config import as_dict
 from depthwise.config.presets import PRESETS
 from depthwise.engine import Engine
+from depthwise.evaluation.evaluating import read_examples
+from depthwise.evaluation.runs import load_run
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 
 MEAN_LENGTH, SPREAD = 24, 0.6
 """Sources of IWSLT's test set have about so many pieces; lengths are drawn from a log-normal of this spread."""
+TURNS_BEFORE = 2
+"""Turns of a run that are not counted: work is done by hand when it first comes, and recorded when it comes again."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Measurement:
     engine_seconds: float
     recorded_seconds: float | None
     same_rows: int
+    num_rows: int
 
     @property
     def speedup(self) -> float:
@@ -69,6 +77,8 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--run", type=Path, help="a run folder; random models if not given")
+    parser.add_argument("--sentences", type=int, default=64, help="how many sentences of the run's test set")
     return parser.parse_args(arguments)
 
 
@@ -117,7 +127,64 @@ def measure(case: Case, device: torch.device, repeats: int, dtype: torch.dtype =
     same = min(int((tokens["generate"] == found).all(1).sum()) for found in tokens.values())
     seconds = interleaved_seconds(runs, device=device, repeats=repeats)
     found = seconds["generate"], seconds["engine"], seconds.get("recorded")
-    return Measurement(case, int(limits.sum()), *found, same)
+    return Measurement(case, int(limits.sum()), *found, same, case.batch)
+
+
+def run_batches(task: Any, size: int, most: int, device: torch.device) -> list[dict[str, Any]]:
+    """The first sentences of the test set of a run, in the order of its file."""
+    rows = task.rows([task.inputs_of(example) for example in read_examples(task, "test")[:most]])
+    batches = []
+    for start in range(0, len(rows), size):
+        collated = task.collate(rows[start : start + size])
+        inputs = {name: collated[name].to(device) for name in ("input_ids", "attention_mask")}
+        batches.append({**inputs, "limits": task.target_limits(collated["attention_mask"].sum(1)).tolist()})
+    return batches
+
+
+def measure_run(
+    folder: Path, batch: int, beams: int, most: int, device: torch.device, repeats: int, dtype: torch.dtype
+) -> Measurement:
+    """A trained model to its full depth, on its test set in file order."""
+    run = load_run(folder, device=device.type)
+    assert isinstance(run.model, DepthwiseForSeq2SeqLM), "decoding is measured in translation and summarisation"
+    model = run.model.to(dtype)
+    model.use_policy(None)
+    batches = run_batches(run.task, batch, max(most, batch), device)
+    penalty = {"length_penalty": run.recipe.generation.length_penalty} if beams > 1 else {}
+
+    def by_generate() -> list[Tensor]:
+        found = []
+        for inputs in batches:
+            given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            options = {"num_beams": beams, "max_new_tokens": max(inputs["limits"]), **penalty}
+            with torch.no_grad():
+                found.append(model.generate(**given, do_sample=False, **options))  # type: ignore[operator]
+        return found
+
+    def by_engine(engine: Engine) -> list[Tensor]:
+        return [engine.generate(**inputs, num_beams=beams, **penalty).sequences for inputs in batches]
+
+    runs = {"generate": by_generate, "engine": partial(by_engine, Engine(model, graphs=False))}
+    if device.type == "cuda":
+        runs["recorded"] = partial(by_engine, Engine(model, graphs=True))
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    rows: dict[str, list[list[int]]] = {}
+    for turn in range(-TURNS_BEFORE, repeats):
+        for name, decode in runs.items():
+            taken, found = seconds_of(decode, device)
+            rows[name] = [_made(row, model) for each in found for row in each.tolist()]
+            if turn >= 0:
+                seconds[name].append(taken)
+    same = sum(all(row == other for other in others) for row, *others in zip(*rows.values(), strict=True))
+    taken_by = {name: median(each) for name, each in seconds.items()}
+    times = taken_by["generate"], taken_by["engine"], taken_by.get("recorded")
+    num_tokens = sum(map(len, rows["engine"]))
+    return Measurement(Case(folder.name, batch, beams, "its own"), num_tokens, *times, same, len(rows["engine"]))
+
+
+def _made(row: Sequence[int], model: DepthwiseForSeq2SeqLM) -> list[int]:
+    """The tokens that a row made: after its first, which starts it, and without padding."""
+    return [token for token in row[1:] if token != model.config.pad_token_id]
 
 
 class OnlyAtLimit:
@@ -148,7 +215,7 @@ def table_of(measured: Sequence[Measurement]) -> Table:
         case = found.case
         times = (found.generate_seconds, found.engine_seconds, found.recorded_seconds)
         rates = ["" if seconds is None else f"{found.num_tokens / seconds:,.0f}" for seconds in times]
-        same = f"{found.same_rows} of {case.batch}"
+        same = f"{found.same_rows} of {found.num_rows}"
         table.add_row(case.preset, str(case.batch), str(case.beams), case.lengths, *rates, f"{found.speedup:.2f}", same)
     return table
 
@@ -156,7 +223,11 @@ def table_of(measured: Sequence[Measurement]) -> Table:
 def main(arguments: list[str]) -> None:
     options = parse_options(arguments)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    measured = [measure(case, device, options.repeats, dtype) for case in cases(options)]
+    if options.run is None:
+        measured = [measure(case, device, options.repeats, dtype) for case in cases(options)]
+    else:
+        chosen = product([options.run], options.batches, options.beams, [options.sentences])
+        measured = [measure_run(*each, device, options.repeats, dtype) for each in chosen]
     Console(width=120).print(table_of(measured))
     if options.json is not None:
         found = [{**asdict(each), "speedup": each.speedup} for each in measured]

@@ -25,7 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from engine_decoding import MEAN_LENGTH, build, sources
+from engine_decoding import MEAN_LENGTH, build, run_batches, sources
 from rich.console import Console
 from rich.table import Table
 from timing import Stopwatch
@@ -39,7 +39,6 @@ from depthwise.engine.fills import FILLS, CopyDeferred, CopyEager, Fill, NoFill,
 from depthwise.engine.prepared import Prepared
 from depthwise.engine.static_state import StaticState
 from depthwise.engine.static_walk import AdaptiveStepper
-from depthwise.evaluation.evaluating import read_examples
 from depthwise.evaluation.runs import POLICY, load_run
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 
@@ -159,15 +158,9 @@ def run_sample(folder: Path, policy_changes: Sequence[str], batch: int, most: in
     """The first sentences of the test set of a run, in the order of its file, under its own policy."""
     run = load_run(folder, device=device.type, depth=POLICY, policy_changes=policy_changes)
     assert isinstance(run.model, DepthwiseForSeq2SeqLM), "depths are compared in translation and summarisation"
-    task, policy = run.task, run.model.policy
+    policy = run.model.policy
     assert policy is not None
-    rows = task.rows([task.inputs_of(example) for example in read_examples(task, "test")[:most]])
-    batches = []
-    for start in range(0, len(rows), batch):
-        collated = task.collate(rows[start : start + batch])
-        limits = task.target_limits(collated["attention_mask"].sum(1))  # type: ignore[attr-defined]
-        inputs = {name: collated[name].to(device) for name in ("input_ids", "attention_mask")}
-        batches.append({**inputs, "limits": limits.tolist()})
+    batches = run_batches(run.task, batch, most, device)
     return Sample(f"{folder.name}, its policy", run.model, policy, batches, batch)
 
 
@@ -302,7 +295,9 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", type=Path, help="a run folder with a policy; random depths if not given")
+    parser.add_argument(
+        "--run", type=Path, help="a run folder, for depths one with a policy; random models and depths if not given"
+    )
     parser.add_argument(
         "--policy", nargs="+", default=[], metavar="policy.OPTION=VALUE", help="another policy of the run"
     )

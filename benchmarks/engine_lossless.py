@@ -17,16 +17,14 @@ from statistics import median
 from typing import Any
 
 import torch
+from engine_decoding import TURNS_BEFORE, run_batches
 from rich.console import Console
 from rich.table import Table
 
 from depthwise.engine import Engine
 from depthwise.engine.decoding import Generated
-from depthwise.evaluation.evaluating import read_examples
 from depthwise.evaluation.runs import load_run
 
-TURNS_BEFORE = 2
-"""Turns that are not counted: work is done by hand when it first comes, and recorded when it comes again."""
 FULL_DEPTH = "full depth"
 
 
@@ -60,17 +58,6 @@ def ways_of(model: Any, options: argparse.Namespace) -> dict[str, Way]:
         others = {FULL_DEPTH: {}, **(drafts if options.by_kernel else {})}
         ways |= {f"{name}, by kernel": Way(by_kernel, draft) for name, draft in others.items()}
     return ways
-
-
-def batches_of(task: Any, size: int, most: int, device: torch.device) -> list[dict[str, Any]]:
-    """The first sentences of the test set, in the order of its file."""
-    rows = task.rows([task.inputs_of(example) for example in read_examples(task, "test")[:most]])
-    batches = []
-    for start in range(0, len(rows), size):
-        collated = task.collate(rows[start : start + size])
-        inputs = {name: collated[name].to(device) for name in ("input_ids", "attention_mask")}
-        batches.append({**inputs, "limits": task.target_limits(collated["attention_mask"].sum(1)).tolist()})
-    return batches
 
 
 def measure(batches: Sequence[dict[str, Any]], ways: dict[str, Way], repeats: int) -> dict[str, Measured]:
@@ -107,7 +94,7 @@ def main() -> None:
     titles = ("batch", "way", "tokens/s", "times as fast", "without encoder", "acceptance", "tokens a round")
     table = Table(*titles, "batches that differ")
     for size in options.batches:
-        measured = measure(batches_of(run.task, size, options.sentences, device), ways, options.repeats)
+        measured = measure(run_batches(run.task, size, options.sentences, device), ways, options.repeats)
         whole = measured[FULL_DEPTH]
         num_tokens = sum(int((found.depths > 0).sum()) for found in whole.found)
         for name, each in measured.items():

@@ -35,6 +35,13 @@ def interleaved_seconds(runs: Mapping[Name, Run], *, device: torch.device, repea
     return {name: median(values) for name, values in samples.items()}
 
 
+def seconds_of(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
+    """Seconds of one call, and what it returns."""
+    found: list[Result] = []
+    seconds = _seconds_per_call(lambda: found.append(run()), 1, device)
+    return seconds, found[0]
+
+
 def _calls_per_sample(run: Run, device: torch.device) -> int:
     _seconds_per_call(run, 2, device)
     return math.ceil(SHORTEST_SAMPLE / _seconds_per_call(run, 1, device))
