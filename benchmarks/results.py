@@ -159,15 +159,13 @@ def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
                 lines.append([wanted["label"], *_side_by_side(wanted, columns, measured), *["–"] * len(facts)])
                 num_measured += 1
         elif (row := measured.get(wanted["runs"])) is not None:
-            own = {option: wanted[option] for option in OWN if option in wanted}
-            if row.finished and not any(
-                row.values(column["result"], column["metric"]) for column in ({**each, **own} for each in columns)
-            ):
+            own = [_own(column, wanted) for column in columns]
+            if row.finished and not any(row.values(column["result"], column["metric"]) for column in own):
                 continue
             cells = [wanted["label"]]
-            for column in columns:
+            for column in own:
                 published = wanted.get("published", {}).get(column["title"])
-                cells += _cell(row, {**column, **own}, published, "published" in column)
+                cells += _cell(row, column, published, "published" in column)
             known = _facts(wanted["runs"], row)
             lines.append([*cells, *(known[fact] for fact in facts)])
             num_measured += 1
@@ -178,6 +176,13 @@ def table(description: Mapping[str, Any], measured: Mapping[str, Row]) -> str:
         head += [column["title"], *([column["published"]] if "published" in column else [])]
     head += facts
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def _own(column: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A column with the options that a row has of its own, unless it shows the same of all rows."""
+    if column.get("same_of_all"):
+        return column
+    return {**column, **{option: wanted[option] for option in OWN if option in wanted}}
 
 
 def _figures_of_others(wanted: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -193,11 +198,10 @@ def _side_by_side(
 ) -> list[str]:
     """Cells of a row that has runs of its own for every column, by the column's title."""
     cells = []
-    own = {option: wanted[option] for option in OWN if option in wanted}
-    for column in columns:
+    for column in (_own(each, wanted) for each in columns):
         row = measured.get(wanted["runs"].get(column["title"], ""), Row(()))
         published = wanted.get("published", {}).get(column["title"])
-        shown = _cell(row, {**column, **own}, published, "published" in column)
+        shown = _cell(row, column, published, "published" in column)
         cells += shown if row.records else ["–", *shown[1:]]
     return cells
 
