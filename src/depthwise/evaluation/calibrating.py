@@ -160,12 +160,12 @@ class Calibration:
     def _halve(self, family: PolicyConfig) -> None:
         """Bring the strictest threshold that is too bold and the boldest that is not together."""
         wants_depth = self.goal.depth_budget is not None
-        if not any(self._is_met(trial) for options, trial in self.trials.known.items() if is_of(options, family)):
+        if not any(self._is_kept_by(trial) for options, trial in self.trials.known.items() if is_of(options, family)):
             self.trials.of(with_threshold(family, threshold_range(family)[0 if wants_depth else 1]))
         meets_below = wants_depth is not isinstance(family, StructureExitConfig)
         for _ in range(NUM_HALVINGS):
             known = sorted(
-                (threshold_of(options) or 0.0, self._is_met(trial))
+                (threshold_of(options) or 0.0, self._is_kept_by(trial))
                 for options, trial in self.trials.known.items()
                 if is_of(options, family)
             )
@@ -225,8 +225,10 @@ class Calibration:
 
     def _is_met(self, trial: Trial) -> bool:
         """Whether a setting reaches the budget, and does not only because nobody leaves early."""
-        if not self.trials.leaves(trial):
-            return False
+        return self.trials.leaves(trial) and self._is_kept_by(trial)
+
+    def _is_kept_by(self, trial: Trial) -> bool:
+        """Whether a setting reaches the budget, if only because nobody leaves early: halving may begin there."""
         if self.goal.depth_budget is not None:
             return trial.mean_depth <= self.goal.depth_budget
         if self.goal.quality_drop is None:
