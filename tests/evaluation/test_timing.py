@@ -18,6 +18,16 @@ def test_time_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.rate(5) == 2.0
 
 
+@pytest.mark.parametrize(("turns", "seconds"), [(1, 9.0), (2, 2.0), (4, 3.0)])
+def test_of_several_turns_the_first_is_not_counted(monkeypatch: pytest.MonkeyPatch, turns: int, seconds: float) -> None:
+    """Turns of 9, 2, 4 and 3 seconds: alone the first, then the median of the others."""
+    clock = iter([0.0, 9.0, 10.0, 12.0, 20.0, 24.0, 30.0, 33.0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    results = iter("abcd")
+    result, found = timing.timed_in_turns(lambda: next(results), torch.device("cpu"), turns)
+    assert (result, found.seconds) == ("abcd"[turns - 1], seconds)
+
+
 def test_no_rate_without_time() -> None:
     assert Timing(0.0, None).rate(5) is None
 

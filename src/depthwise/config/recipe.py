@@ -225,6 +225,9 @@ class EvaluationConfig:
     """Rows times longest source of a batch, at most."""
     batch_rows: int | None = None
     """Inputs that are answered at a time, at most; none means as many as ``batch_tokens`` allows."""
+    turns: int = 1
+    """How often everything is predicted for its time: of several turns the first is not counted, since much is done in
+    it for the first time, and the others count by their median."""
     lead_sentences: int = 3
     """How many first sentences of the source are the trivial summary that stands beside the scores of a model."""
     several_references: str = "best"

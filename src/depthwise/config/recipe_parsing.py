@@ -285,7 +285,7 @@ RULES: Rules = {
     "pairs": language_pairs,
     "temperature": _above_zero,
     "language_token": partial(choice, LANGUAGE_TOKENS),
-    "lead_sentences": partial(at_least, 1),
+    **dict.fromkeys(("lead_sentences", "turns"), partial(at_least, 1)),
     "several_references": partial(choice, SEVERAL_REFERENCES),
     **dict.fromkeys(("clip_norm", "workers", "max_extra", "no_repeat_ngram", "max_factor"), partial(at_least, 0)),
     "max_epochs": _passes,

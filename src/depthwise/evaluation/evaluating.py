@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from depthwise.evaluation.depths import by_part, recorded_depths
 from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, run_by, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
-from depthwise.evaluation.timing import Timing, hardware, timed
+from depthwise.evaluation.timing import Timing, hardware, timed_in_turns
 from depthwise.evaluation.validation import validate
 from depthwise.metrics import Score
 from depthwise.tasks import LikelihoodTask, MaskedLanguageModeling, Prediction, SequenceToSequence, Task
@@ -76,7 +76,10 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
 
 
 def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = True) -> Outcome:
-    """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted."""
+    """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted.
+
+    With ``evaluation.turns`` everything is run several times; what is counted is counted in the last.
+    """
     if isinstance(run.task, LikelihoodTask):
         if run.engine.drafting is not None:
             raise InputError(
@@ -88,8 +91,12 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
     costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.engine, rows)
-    run.engine.forget_counts()
-    found, timing = timed(lambda: predict_rows(task, run.engine, rows, shows_progress=shows_progress), run.device)
+
+    def predict() -> list[Prediction]:
+        run.engine.forget_counts()
+        return predict_rows(task, run.engine, rows, shows_progress=shows_progress)
+
+    found, timing = timed_in_turns(predict, run.device, task.recipe.evaluation.turns)
     texts = tuple(prediction.text for prediction in found)
     depths = [depth for prediction in found for depth in prediction.depths]
     flops = sum(_flops(task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
@@ -110,11 +117,13 @@ def _by_likelihood(task: LikelihoodTask, run: Run, examples: Sequence[Example], 
     prepared, budget = task.judged(examples), task.tokens_at_once
     with run_by(run.engine):
         validate(task, run.model, prepared, batch_tokens=budget, only_rows=WARM_UP_ROWS)
-    with run_by(run.engine), recorded_depths(run.model) as record:
-        found, timing = timed(
-            lambda: validate(task, run.model, prepared, batch_tokens=budget, shows_progress=shows_progress), run.device
-        )
-    totals, num_items = found
+
+    def judge() -> tuple[dict[str, float], int, Callable[[], list[list[int]]]]:
+        with run_by(run.engine), recorded_depths(run.model) as record:
+            found = validate(task, run.model, prepared, batch_tokens=budget, shows_progress=shows_progress)
+        return *found, record
+
+    (totals, num_items, record), timing = timed_in_turns(judge, run.device, task.recipe.evaluation.turns)
     costs, depths = SequenceCosts(run.model, run.policy), record()
     if isinstance(task, MaskedLanguageModeling):
         flops = sum(map(costs.blocks, depths)) + costs.head * num_items

@@ -42,6 +42,13 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, Tim
     return result, Timing(seconds, torch.cuda.max_memory_allocated(device) if on_gpu else resident_peak())
 
 
+def timed_in_turns(work: Callable[[], Result], device: torch.device, turns: int) -> tuple[Result, Timing]:
+    """Does the same work several times: what the last turn gives, and the median time of all but the first."""
+    found = [timed(work, device) for _ in range(turns)]
+    counted = sorted((timing for _, timing in found[1:] or found), key=lambda timing: timing.seconds)
+    return found[-1][0], counted[(len(counted) - 1) // 2]
+
+
 def resident_peak() -> int | None:
     """The most memory that this process has held since it began."""
     try:
