@@ -44,11 +44,13 @@ def examples(run: Run) -> list[Example]:
 
 
 def depth_of(options: PolicyConfig | None) -> float:
-    """Of a made-up model of four blocks: the bolder, the shallower."""
+    """Of a made-up model of four blocks: the bolder, the shallower; margins below 0.4 hold nobody back."""
     if options is None:
         return 4.0
     if isinstance(options, ConfidenceConfig):
         mean = sum(options.threshold) / len(options.threshold)
+        if options.measure == "margin" and mean < 0.4:
+            return 1.0
         return 1 + 3 * max(0.0, min(mean, 1.0))
     return float(getattr(options, "depth", 2))
 
@@ -135,6 +137,14 @@ def test_a_goal_that_cannot_be_met(run: Run, examples: list[Example], made_up: l
     assert found.mean_depth < 4
     (threshold,) = found.policy["threshold"]
     assert 0.999 < threshold < 1
+
+
+def test_nothing_is_bolder_than_the_first_exit(run: Run, examples: list[Example], made_up: list[Any]) -> None:
+    """Thresholds of the policy that is asked for end where all leave at once."""
+    policy = ConfidenceConfig(measure="margin", threshold=(0.5,))
+    found = calibrate(run, "valid", examples, Goal(quality_drop=50.0), policy=policy)
+    assert found.mean_depth == 1.0
+    assert min(options.threshold[0] for options in made_up if options is not None) == 0.35
 
 
 def test_random_thresholds(run: Run, examples: list[Example], made_up: list[Any]) -> None:

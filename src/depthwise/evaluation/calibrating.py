@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from depthwise.config import PolicyConfig, StructureExitConfig, policy_dict
+from depthwise.config import ConfidenceConfig, PolicyConfig, StructureExitConfig, policy_dict
 from depthwise.data import Example
 from depthwise.errors import InputError
 from depthwise.evaluation.calibrated import CalibratedSetting
@@ -148,14 +148,21 @@ class Calibration:
 
     # A budget
 
-    def by_budget(self, vectors: int = 0, policies: Iterable[PolicyConfig] | None = None) -> Trial:
-        """The best setting of a sweep, of the gaps between its thresholds, and of random ones."""
-        for options in policies_to_try(self.run) if policies is None else policies:
-            self.trials.of(with_temperatures(options, self.temperatures))
+    def by_budget(self, vectors: int = 0, policy: PolicyConfig | None = None) -> Trial:
+        """The best setting of a sweep, or of one policy, of the gaps between its thresholds, and of random ones."""
+        for options in policies_to_try(self.run) if policy is None else strict_to_bold(self.run, policy):
+            trial = self.trials.of(with_temperatures(options, self.temperatures))
+            if policy is not None and trial.mean_depth <= self._shallowest(options):
+                break  # whatever is bolder gives the same
         for family in {family_of(options) for options in self.trials.known if threshold_of(options) is not None}:
             self._halve(family)
         self._draw(vectors)
         return self.best(self.trials.known.values())
+
+    def _shallowest(self, options: PolicyConfig) -> int:
+        """The first exit that anybody can take: states are compared with those of an exit below."""
+        has_exit_below = isinstance(options, ConfidenceConfig) and options.measure == "saturation"
+        return self.exits[1 if has_exit_below else 0]
 
     def _halve(self, family: PolicyConfig) -> None:
         """Bring the strictest threshold that is too bold and the boldest that is not together."""
@@ -292,8 +299,7 @@ def calibrate(
     try:
         search = Calibration(run, examples, goal, say, temperatures)
         if goal.risk is None:
-            asked = None if policy is None else strict_to_bold(run, policy)
-            return search.setting(search.by_budget(vectors, asked), split)
+            return search.setting(search.by_budget(vectors, policy), split)
         chosen, loss, p_value = search.by_promise(policy)
         if chosen is None:  # the strictest setting, which failed
             chosen = next(iter(search.trials.known.values()))
