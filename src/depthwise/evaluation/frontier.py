@@ -200,7 +200,7 @@ def _point(policy: str, setting: dict[str, Any], found: Outcome, metric: str) ->
 
 
 def policies_to_try(run: Run) -> list[PolicyConfig]:
-    """Every fixed depth, the run's own policy, and those that need no training, at a grid of settings each."""
+    """Every fixed depth, the run's own policy, confidence and patience, at a grid of settings each."""
     own, found = own_policy(run.model), fixed_depths(run)
     found += [] if own is None else _around(own)
     if decides_itself(run.model):
