@@ -62,6 +62,18 @@ def test_a_policy_by_another_name(make_run: MakeRun, depthwise: Depthwise) -> No
     assert json.loads((folder / "results" / "test.json").read_text())["settings"]["policy"]["kind"] == "patience"
 
 
+@pytest.mark.parametrize("kind", ["leaving classes", "leaving translation"])
+def test_depths_drawn_by_lot(make_run: MakeRun, depthwise: Depthwise, kind: str) -> None:
+    folder = make_run(kind)
+    for changes, name in (([], "test-uniform"), (["policy.seed=5"], "test-uniform-5")):
+        code, output, errors = depthwise("evaluate", folder, "--depth", "policy", "policy.kind=uniform", *changes)
+        assert (code, errors) == (0, "")
+        assert "  policy           uniform" in output
+        found = json.loads((folder / "results" / f"{name}.json").read_text())
+        assert found["settings"]["policy"] == {"kind": "uniform", "seed": 5 if changes else 1}
+        assert 1 < found["mean_depth"] < 4
+
+
 def test_a_policy_against_the_full_model(make_run: MakeRun, depthwise: Depthwise) -> None:
     folder = make_run("leaving classes")
     changes = ["policy.kind=confidence", "policy.threshold=2"]

@@ -33,6 +33,20 @@ def test_the_table_and_the_files(make_run: MakeRun, depthwise: Depthwise) -> Non
     assert (folder / "results" / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_policy_by_name(make_run: MakeRun, depthwise: Depthwise) -> None:
+    """It is tried beside what a sweep tries anyway, with the options that are given."""
+    folder = make_run("leaving classes")
+    for changes, setting in ((["policy.kind=uniform"], {}), (["policy.kind=uniform", "policy.seed=3"], {"seed": 3})):
+        code, output, errors = depthwise("sweep", folder, "--limit", 4, *changes)
+        assert (code, errors) == (0, "")
+        points = json.loads((folder / "results" / "frontier.json").read_text())["points"]
+        assert len(points) == 4 + 5 + 5 + 2 + 1
+        assert (points[-1]["policy"], points[-1]["setting"]) == ("uniform", setting)
+        assert any(line.startswith(" ".join(["uniform", *map(str, setting.values())])) for line in output.splitlines())
+    code, _, errors = depthwise("sweep", folder, "policy.kind=confidence")
+    assert (code, "policy.threshold  required but missing" in errors) == (1, True)
+
+
 def test_columns() -> None:
     """Narrow enough for a terminal."""
     measured = {
@@ -138,7 +152,6 @@ def test_mistakes(make_run: MakeRun, depthwise: Depthwise, tmp_path: Path) -> No
         (["a", "b"], "name the folder of one run; others go behind --beside"),
         (["a", "--limit", "0"], "Invalid value for '--limit'"),
         (["a", "--batch-rows", "0"], "Invalid value for '--batch-rows'"),
-        (["a", "policy.threshold=1"], "a sweep tries policies by itself; leave policy.threshold=1 out"),
     ],
 )
 def test_wrong_usage(depthwise: Depthwise, arguments: list[str], message: str) -> None:

@@ -32,6 +32,7 @@ VALID: dict[str, dict[str, Any]] = {
     "patience": {"patience": 3},
     "learned_confidence": {},
     "structure": {},
+    "uniform": {},
 }
 """The least that each kind has to be told."""
 EVERYTHING: dict[str, list[dict[str, Any]]] = {
@@ -56,6 +57,7 @@ EVERYTHING: dict[str, list[dict[str, Any]]] = {
     "patience": [{"patience": 1, "tolerance": 0.5}, {"patience": 10**9}],
     "learned_confidence": [{"threshold": [0.3, 2]}, {"threshold": 0.5, "decay": "code", "max_length": 8}],
     "structure": [{"threshold": 0}, {"threshold": 1.0, "stops": "threshold"}, {"stops": "argmax"}],
+    "uniform": [{"seed": 0}, {"seed": 2**31 - 1}],
 }
 
 
@@ -128,7 +130,7 @@ def test_no_kind() -> None:
         Problem(
             "kind",
             "required but missing; give one of fixed, sequence, token, poisson_binomial, confidence, patience, "
-            "learned_confidence, structure",
+            "learned_confidence, structure, uniform",
         ),
     )
 
@@ -140,7 +142,7 @@ def test_no_kind() -> None:
         (
             "poisson-binomal",
             '"poisson-binomal" is none of fixed, sequence, token, poisson_binomial, confidence, patience, '
-            "learned_confidence, structure; did you mean poisson_binomial?",
+            "learned_confidence, structure, uniform; did you mean poisson_binomial?",
         ),
     ],
 )
@@ -242,6 +244,8 @@ def test_all_problems_are_reported_under_the_name_of_the_source() -> None:
         ("patience", "patience", 0, "0 is too small; give 1 or more"),
         ("patience", "tolerance", 0.0, "0.0 is too small; give a number above 0"),
         ("patience", "tolerance", INFINITY, "inf is not finite; give a finite number"),
+        ("uniform", "seed", -1, "-1 is too small; give 0 or more"),
+        ("uniform", "seed", 2**31, "2147483648 is too large; give a number below 2147483648"),
         (
             "learned_confidence",
             "threshold",

@@ -86,6 +86,7 @@ def test_what_is_wrong_by_itself(options: dict[str, Any], option: str, message: 
         ({"objective": "mixed"}, {"policy": {"kind": "token"}}, "objective", "tokens that run the whole stack"),
         ({"policy_weight": 2}, {}, "policy_weight", "a model without a policy that learns"),
         ({"policy_weight": 2}, {"policy": {"kind": "patience", "patience": 1}}, "policy_weight", "has no effect"),
+        ({"policy_weight": 2}, {"policy": {"kind": "uniform"}}, "policy_weight", "has no effect"),
         ({"freeze": True, "gradient_scale": 1}, {"exits": {"heads": "separate"}}, "gradient_scale", "are frozen"),
         ({"freeze": True}, {}, "freeze", "leaves nothing to train"),
     ],

@@ -15,6 +15,7 @@ from depthwise.depth import (
     SequenceExit,
     StructureExit,
     TokenExit,
+    UniformExit,
     build_policy,
 )
 from depthwise.errors import ConfigError
@@ -36,6 +37,7 @@ KINDS: list[tuple[dict[str, Any], type[Policy], dict[str, tuple[int, ...]]]] = [
     ({"kind": "confidence", "threshold": [0.9, 0.8]}, ConfidenceThreshold, {}),
     ({"kind": "patience", "patience": 2}, Patience, {}),
     ({"kind": "structure"}, StructureExit, {}),
+    ({"kind": "uniform", "seed": 2}, UniformExit, {}),
     ({"kind": "learned_confidence"}, LearnedConfidence, {"classifier.weight": (1, 8), "classifier.bias": (1,)}),
 ]
 

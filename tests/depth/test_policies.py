@@ -32,6 +32,8 @@ ALL: dict[str, dict[str, Any]] = {
     "patience": {"patience": 1},
     "learned_confidence": {},
     "learned_confidence decay": {"threshold": [0.6, 0.5, 0.5], "decay": "paper", "max_length": 20},
+    "uniform": {},
+    "uniform seed": {"seed": 2},
 }
 """Deterministic policies, by kind and what is special about them."""
 LOOK = (

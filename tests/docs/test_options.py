@@ -76,7 +76,7 @@ def test_tables_of_options(page: str) -> None:
 def test_policies_and_sections_of_depth_have_tables() -> None:
     found = {table.options.__name__ for page in pages() for table in tables_of(read_page(page)) if table.is_whole}
     policies = {f"{kind}Config" for kind in ("FixedDepth", "Confidence", "Patience", "SequenceExit", "TokenExit")}
-    policies |= {f"{kind}Config" for kind in ("PoissonBinomial", "LearnedConfidence", "StructureExit")}
+    policies |= {f"{kind}Config" for kind in ("PoissonBinomial", "LearnedConfidence", "StructureExit", "UniformExit")}
     sections = {"ExitsConfig", "ExitTrainingConfig", "WordDepthsConfig", "LatentConfig", "LatentTrainingConfig"}
     assert policies | sections | {"StructureConfig", "RelativeConfig"} <= found
 

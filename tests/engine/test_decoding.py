@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.depth import Context, Plan, Policy, State, Visit
+from depthwise.config import UniformExitConfig
+from depthwise.depth import Context, Plan, Policy, State, UniformExit, Visit
 from depthwise.engine import step_attention
 from depthwise.engine.decoding import Decoding, Generated, generate
 from depthwise.errors import InputError
@@ -87,7 +88,12 @@ class BySource(Policy):
         return (known * 100).long() % (LAYERS - visit.index) == 0, {"source": known}
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {"by state": ByState, "by scores": ByScores, "planned": BySteps}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "by state": ByState,
+    "by scores": ByScores,
+    "planned": BySteps,
+    "uniform": lambda: UniformExit(UniformExitConfig()),
+}
 
 
 @pytest.fixture

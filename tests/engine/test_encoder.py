@@ -30,6 +30,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "token": {"kind": "token"},
     "poisson": {"kind": "poisson_binomial"},
     "learned": {"kind": "learned_confidence"},
+    "uniform": {"kind": "uniform"},
 }
 Model = Callable[..., Any]
 Batch = Callable[..., dict[str, Tensor]]

@@ -13,8 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.config.depth import ConfidenceConfig, FixedDepthConfig, PatienceConfig, TokenExitConfig
-from depthwise.depth import ConfidenceThreshold, FixedDepth, Patience, Policy, TokenExit
+from depthwise.config.depth import (
+    ConfidenceConfig,
+    FixedDepthConfig,
+    PatienceConfig,
+    TokenExitConfig,
+    UniformExitConfig,
+)
+from depthwise.depth import ConfidenceThreshold, FixedDepth, Patience, Policy, TokenExit, UniformExit
 from depthwise.engine import Engine, static_state
 from depthwise.engine.decoding import Decoding, Generated
 from depthwise.engine.recorded import RecordedDecoding
@@ -35,6 +41,7 @@ POLICIES: dict[str, Callable[[Any], Policy]] = {
     "confidence": lambda model: ConfidenceThreshold(ConfidenceConfig(threshold=(0.2,))),
     "patience": lambda model: Patience(PatienceConfig(patience=1)),
     "token": lambda model: TokenExit(TokenExitConfig(), width=8, num_exits=len(model.exit_depths)).double(),
+    "uniform": lambda model: UniformExit(UniformExitConfig()),
 }
 Model = Callable[..., Any]
 Ids = Callable[..., Tensor]

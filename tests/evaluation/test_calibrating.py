@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from depthwise.config import ConfidenceConfig, PatienceConfig, PolicyConfig
+from depthwise.config import ConfidenceConfig, PatienceConfig, PolicyConfig, UniformExitConfig
 from depthwise.data import Example
 from depthwise.errors import CheckpointError, InputError
 from depthwise.evaluation import (
@@ -277,6 +277,8 @@ def test_what_cannot_be_calibrated(make_run: MakeRun, run: Run, examples: list[E
         calibrate(load_run(make_run("classes"), device="cpu"), "valid", examples, Goal(quality_drop=1))
     with pytest.raises(InputError, match="patience has no threshold"):
         strict_to_bold(run, PatienceConfig(patience=1))
+    with pytest.raises(InputError, match="uniform has no threshold"):
+        calibrate(run, "valid", examples, Goal(quality_drop=1), policy=UniformExitConfig())
     numbers = load_run(make_run("leaving numbers"), device="cpu")
     with pytest.raises(InputError, match="no risk can be promised"):
         calibrate(numbers, "valid", read_examples(numbers.task, "valid") * 10, Goal(risk=0.4, confidence=0.4))

@@ -15,6 +15,7 @@ from depthwise.config import (
     SequenceExitConfig,
     StackConfig,
     TokenExitConfig,
+    UniformExitConfig,
 )
 from depthwise.config.model import ExitsConfig
 from depthwise.evaluation.costing import SequenceCosts
@@ -60,6 +61,7 @@ def plain(depths: tuple[int, ...], num_layers: int | None = None) -> int:
         (ConfidenceConfig(threshold=(2.0, 0.5, 0.5)), HEAD * (0 + 1 + 2)),
         (ConfidenceConfig(threshold=(0.5,), measure="saturation"), 6 * WIDTH * (0 + 2 + 2)),
         (PatienceConfig(patience=1), HEAD * (0 + 2 + 3)),
+        (UniformExitConfig(), 0),
     ],
 )
 def test_deciding(policy: PolicyConfig, more: int) -> None:

@@ -17,6 +17,7 @@ from depthwise.config import (
     PoissonBinomialConfig,
     PolicyConfig,
     TokenExitConfig,
+    UniformExitConfig,
 )
 from depthwise.depth import build_policy
 from depthwise.errors import CheckpointError, InputError
@@ -29,12 +30,12 @@ from depthwise.evaluation import (
     evaluation_of,
     frontier,
     load_run,
+    policies_to_try,
     read_examples,
     setting_of,
     sweep,
     write_frontier,
 )
-from depthwise.evaluation.frontier import policies_to_try
 
 MakeRun = Callable[..., Path]
 FIELDS = {"policy", "setting", "quality", "mean_depth", "token_layers", "flops", "seconds"}
@@ -136,6 +137,7 @@ def test_what_is_tried(make_run: MakeRun) -> None:
     assert margins == [0.1, 0.3, 0.5, 0.7, 0.9]
     numbers = tried(load_run(make_run("leaving numbers"), device="cpu"))
     assert {setting["measure"] for setting in numbers["confidence"]} == {"saturation"}
+    assert not any("uniform" in found for found in (classes, translation, numbers)), "lots are drawn where asked for"
 
 
 def test_policies_of_ones_own_beside_all_fixed_depths(make_run: MakeRun) -> None:
@@ -143,6 +145,10 @@ def test_policies_of_ones_own_beside_all_fixed_depths(make_run: MakeRun) -> None
     found = sweep(run, "test", read_examples(run.task, "test"), policies=[PatienceConfig(patience=1)])
     assert [point.policy for point in found.points] == ["fixed"] * 4 + ["patience"]
     assert found.full is found.points[3]
+    every = [*policies_to_try(run), UniformExitConfig(seed=2), FixedDepthConfig(depth=2)]
+    found = sweep(run, "test", read_examples(run.task, "test"), policies=every)
+    assert len(found.points) == len(every) - 1
+    assert (found.points[-1].policy, found.points[-1].setting) == ("uniform", {"seed": 2})
 
 
 def test_the_cheapest_of_those_that_are_as_good(make_run: MakeRun) -> None:

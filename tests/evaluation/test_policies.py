@@ -18,6 +18,7 @@ from depthwise.config import (
     SequenceExitConfig,
     StructureExitConfig,
     TokenExitConfig,
+    UniformExitConfig,
 )
 from depthwise.depth import Policy, build_policy
 from depthwise.errors import ConfigError, DepthwiseError, InputError
@@ -35,6 +36,7 @@ EVERY = {
     "patience": PatienceConfig(patience=1),
     "learned_confidence": LearnedConfidenceConfig(),
     "structure": StructureExitConfig(),
+    "uniform": UniformExitConfig(),
 }
 TEXTS = [("a b c",), ("b",), ("c c a b a",)]
 
@@ -91,6 +93,7 @@ def test_the_own_policy(run: Run) -> None:
         (["policy.kind=confidence", "policy.threshold=[0.9,0.8,2]"], ConfidenceConfig(threshold=(0.9, 0.8, 2))),
         (["policy.kind=patience", "policy.patience=2"], PatienceConfig(patience=2)),
         (["policy.kind=fixed", "policy.depth=3"], FixedDepthConfig(depth=3)),
+        (["policy.kind=uniform", "policy.seed=7"], UniformExitConfig(seed=7)),
     ],
 )
 def test_changes(run: Run, changes: list[str], expected: PolicyConfig) -> None:
@@ -154,6 +157,8 @@ def test_a_learned_policy_keeps_its_weights(run: Run) -> None:
             "policy.depth  there is no exit at depth 9; choose among 1, 2, 3, 4",
         ),
         (None, ["policy.kind=patience", "policy.patience=0"], "policy.patience  0 is too small"),
+        (None, ["policy.kind=uniform", "policy.seed=1.5"], "policy.seed  expected a whole number, got 1.5"),
+        (None, ["policy.kind=uniform", "policy.depth=2"], "policy.depth  unknown option; choose from seed"),
         (
             PoissonBinomialConfig(),
             ["policy.threshold=1.5"],
@@ -231,6 +236,8 @@ def test_a_depth_is_an_exit(make_run: MakeRun) -> None:
             "decision sample",
             "poisson_binomial-sample",
         ),
+        (UniformExitConfig(), {}, "", "uniform"),
+        (UniformExitConfig(seed=2), {"seed": 2}, "seed 2", "uniform-2"),
         (PatienceConfig(patience=2), {"patience": 2}, "patience 2", "patience-2"),
         (
             PatienceConfig(patience=2, tolerance=0.5),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from depthwise.config import ConfidenceConfig, FixedDepthConfig, PatienceConfig, PolicyConfig
+from depthwise.config import ConfidenceConfig, FixedDepthConfig, PatienceConfig, PolicyConfig, UniformExitConfig
 from depthwise.engine import Engine
 from depthwise.evaluation import Run, load_run
 from depthwise.evaluation.predicting import run_by
@@ -25,6 +25,7 @@ POLICIES: dict[str, PolicyConfig | None] = {
     "confidence": ConfidenceConfig(threshold=(0.6,)),
     "saturation": ConfidenceConfig(measure="saturation", threshold=(0.8,)),
     "patience": PatienceConfig(patience=1),
+    "uniform": UniformExitConfig(),
 }
 
 
@@ -62,7 +63,7 @@ def test_every_policy(
     ours, theirs = both(run, monkeypatch)
     assert_same(ours, theirs)
     depths = {depth for one in ours for depth in one.depths}
-    assert len(depths) > 1 if policy in ("confidence", "saturation", "patience") else len(depths) == 1
+    assert len(depths) > 1 if policy not in ("full", "fixed") else len(depths) == 1
 
 
 @pytest.mark.parametrize(

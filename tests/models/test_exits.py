@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.config import check_model, parse_model, parse_policy
-from depthwise.depth import Context, Plan, Policy, State, Visit, build_policy
+from depthwise.config import UniformExitConfig, check_model, parse_model, parse_policy
+from depthwise.depth import Context, Plan, Policy, State, UniformExit, Visit, build_policy
 from depthwise.errors import ConfigError, InputError
 from depthwise.models.generation import generated_depths
 
@@ -75,7 +75,7 @@ class ByScores(Policy):
         return visit.log_prob.argmax(-1) % 2 == 0, state
 
 
-POLICIES = {"by state": ByState, "by scores": ByScores}
+POLICIES = {"by state": ByState, "by scores": ByScores, "uniform": lambda: UniformExit(UniformExitConfig())}
 
 
 @pytest.fixture(params=EXITS)

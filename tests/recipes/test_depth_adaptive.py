@@ -42,13 +42,16 @@ KINDS = {"sequence": "sequence", "token": "token", "poisson": "poisson_binomial"
 POLICIES = [f"{kind}-{oracle}" for kind in KINDS for oracle in ("likelihood", "correctness")]
 BEST = "poisson-correctness"
 WEIGHTS = {"linear": "linear", "sqrt": "sqrt", "inverse-sqrt": "inverse_sqrt", "inverse": "inverse"}
-ABLATIONS = [f"aligned-{row}" for row in (*WEIGHTS, "gradients", "separate", "subset")]
+WEIGHED = [f"aligned-{row}" for row in WEIGHTS]
+ABLATIONS = [*WEIGHED, *(f"aligned-{row}" for row in ("gradients", "separate", "subset"))]
 DISTILLED = "aligned-distilled"
 MIXED = ("mixed-1", "mixed-3", "mixed-6")
+SMALL = (*MIXED, *(f"{row}-frozen" for row in POLICIES), BEST, "confidence-frozen", DISTILLED)
 ROWS = {
     "iwslt14": (*ABLATIONS, *MIXED, *POLICIES, f"{BEST}-frozen", f"{BEST}-joint"),
     "wmt14-en-fr": tuple(POLICIES),
-    **dict.fromkeys(AT_HAND, (*MIXED, *(f"{row}-frozen" for row in POLICIES), BEST, "confidence-frozen", DISTILLED)),
+    "iwslt14_part": (*SMALL, *WEIGHED),
+    "multi30k": SMALL,
 }
 """Those beside ``aligned`` and the shallow models, which every set has."""
 RECIPES = {known.name: known for known in built_in() if known.name.startswith("translation/dat-")}
@@ -176,11 +179,12 @@ def test_distilled(data: str) -> None:
     assert options_of(recipe) == options_of(recipe_of(data, "aligned"))
 
 
+@pytest.mark.parametrize("data", ["iwslt14", "iwslt14_part"])
 @pytest.mark.parametrize(("row", "weights"), WEIGHTS.items())
-def test_weights(row: str, weights: str) -> None:
-    recipe = recipe_of("iwslt14", f"aligned-{row}")
+def test_weights(data: str, row: str, weights: str) -> None:
+    recipe = recipe_of(data, f"aligned-{row}")
     assert exits_of(recipe) == ExitTrainingConfig(weights=weights)
-    assert options_of(recipe) == options_of(recipe_of("iwslt14", "aligned"))
+    assert options_of(recipe) == options_of(recipe_of(data, "aligned"))
 
 
 @pytest.mark.parametrize(("data", "row"), [case for case in CASES if case[1] in MIXED])

@@ -29,7 +29,11 @@ Cell = Callable[["Point"], str]
 def sweep(
     arguments: Annotated[
         list[str],
-        typer.Argument(help="A run folder, and changes such as generation.num_beams=1.", metavar="RUN [KEY=VALUE...]"),
+        typer.Argument(
+            help="A run folder, changes such as generation.num_beams=1, and policy.kind=uniform and the like to try "
+            "one more policy.",
+            metavar="RUN [KEY=VALUE...]",
+        ),
     ],
     split: Annotated[Split, typer.Option(help="Which part of the data.")] = Split.valid,
     limit: Annotated[int | None, typer.Option(help="Take only the first N examples.", metavar="N", min=1)] = None,
@@ -48,24 +52,24 @@ def sweep(
 
     The same data is run at every exit as a fixed depth, at full depth, by the run's own policy (at a grid of thresholds
     where it has one) and by policies that need no training: confidence, saturation and patience. Changes reach the
-    data, generation and evaluation sections of the recipe, and hold for the runs beside too.
+    data, generation and evaluation sections of the recipe, and hold for the runs beside too. Those to the policy name
+    one setting that is tried as well: policy.kind=uniform, or policy.kind=confidence policy.threshold=0.85.
     """
     folders, changes = paths_and_changes(arguments)
     if len(folders) != 1:
         raise typer.BadParameter("name the folder of one run; others go behind --beside", param_hint="RUN")
 
-    from depthwise.evaluation import load_run, parted, read_examples, write_frontier
+    from depthwise.evaluation import chosen_policy, load_run, parted, policies_to_try, read_examples, write_frontier
     from depthwise.evaluation import sweep as swept
 
     changes, of_policy = parted(changes)
-    if of_policy:
-        raise typer.BadParameter(f"a sweep tries policies by itself; leave {of_policy[0]} out", param_hint="RUN")
     if batch_rows is not None:
         changes.append(f"evaluation.batch_rows={batch_rows}")
     quieten()
     how = changes, device.value, precision.value
     run, others = load_run(folders[0], *how), [load_run(folder, *how) for folder in beside or ()]
-    frontier = swept(run, split.value, read_examples(run.task, split.value)[:limit], others)
+    asked = [*policies_to_try(run), chosen_policy(run.model, run.folder, of_policy)] if of_policy else None
+    frontier = swept(run, split.value, read_examples(run.task, split.value)[:limit], others, asked)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     at_once = "" if frontier.batch_rows is None else f", {frontier.batch_rows:,} at a time"
     console.print(f"{folders[0]}, {frontier.split}: {frontier.examples:,} examples{at_once} on {frontier.hardware}")

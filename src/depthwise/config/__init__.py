@@ -11,6 +11,7 @@ from depthwise.config.depth import (
     SequenceExitConfig,
     StructureExitConfig,
     TokenExitConfig,
+    UniformExitConfig,
     policy_dict,
 )
 from depthwise.config.depth_parsing import check_policy, parse_policy, placement_problems
@@ -98,6 +99,7 @@ __all__ = [
     "TokenExitConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "UniformExitConfig",
     "WordDepthsConfig",
     "as_dict",
     "built_in",

@@ -31,6 +31,16 @@ class FixedDepthConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UniformExitConfig:
+    """``uniform``: every token leaves at an exit that is drawn at random."""
+
+    kind = "uniform"
+
+    seed: int = 1
+    """Another one draws other depths."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OracleConfig:
     """Which depth would have been best, argmax_n score[n] − λ·n; for policies that learn to guess it."""
 
@@ -168,12 +178,13 @@ PolicyConfig = (
     | PatienceConfig
     | LearnedConfidenceConfig
     | StructureExitConfig
+    | UniformExitConfig
 )
 POLICIES: dict[str, type[PolicyConfig]] = {
     config.kind: config
     for config in (
         *(FixedDepthConfig, SequenceExitConfig, TokenExitConfig, PoissonBinomialConfig),
-        *(ConfidenceConfig, PatienceConfig, LearnedConfidenceConfig, StructureExitConfig),
+        *(ConfidenceConfig, PatienceConfig, LearnedConfidenceConfig, StructureExitConfig, UniformExitConfig),
     )
 }
 """The options of policies by kind."""

@@ -36,6 +36,7 @@ from depthwise.config.parsing import (
     choice,
     finite,
     option_problems,
+    seed,
     shown,
     type_message,
 )
@@ -150,6 +151,7 @@ RULES: Rules = {
     "decay_rate": partial(at_least, 0),
     "max_length": partial(at_least, 1),
     "patience": partial(at_least, 1),
+    "seed": seed,
     "stops": partial(choice, STOPS),
     "tolerance": _above_zero,
 }

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from depthwise.config.depth import ConfidenceConfig, FixedDepthConfig, PatienceConfig, StructureExitConfig
+from depthwise.config.depth import (
+    ConfidenceConfig,
+    FixedDepthConfig,
+    PatienceConfig,
+    StructureExitConfig,
+    UniformExitConfig,
+)
 from depthwise.config.depth_parsing import parse_policy
 from depthwise.config.model import ModelConfig
 from depthwise.config.parsing import Rules, at_least, choice, probability
@@ -17,7 +23,7 @@ WEIGHTS = ("equal", "linear", "sqrt", "inverse_sqrt", "inverse", "layerskip")
 CURRICULA = ("none", "rotational", "gradual")
 DISTILL_DIVERGENCES = ("student", "teacher")
 LAYER_DROPOUTS = ("none", "layerdrop", "layerskip")
-WITHOUT_PARAMETERS = (FixedDepthConfig, ConfidenceConfig, PatienceConfig, StructureExitConfig)
+WITHOUT_PARAMETERS = (FixedDepthConfig, ConfidenceConfig, PatienceConfig, StructureExitConfig, UniformExitConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,6 +210,11 @@ def at_least(least: float, value: float) -> str | None:
     return finite(value) or (None if value >= least else f"{value} is too small; give {least} or more")
 
 
+def seed(value: int) -> str | None:
+    """What random numbers begin with."""
+    return at_least(0, value) or (None if value < 2**31 else f"{value} is too large; give a number below {2**31}")
+
+
 def finite(value: float) -> str | None:
     """A number that one can count with."""
     return None if -inf < value < inf else f"{value} is not finite; give a finite number"

@@ -23,6 +23,7 @@ from depthwise.config.parsing import (
     option_paths,
     option_problems,
     probability,
+    seed,
     shown,
     type_message,
 )
@@ -239,10 +240,6 @@ def _passes(value: float) -> str | None:
     return finite(value) or _above_zero(value)
 
 
-def _seed(value: int) -> str | None:
-    return at_least(0, value) or (None if value < 2**31 else f"{value} is too large; give a number below {2**31}")
-
-
 def _not_empty(value: tuple[str, ...]) -> str | None:
     return None if value and all(value) else "is empty; give a path"
 
@@ -253,7 +250,7 @@ def _reports(value: tuple[str, ...]) -> str | None:
 
 RULES: Rules = {
     "task": partial(choice, TASKS),
-    "seed": _seed,
+    "seed": seed,
     **dict.fromkeys(("train", "valid", "test", "text"), _not_empty),
     "tag_scheme": partial(choice, TAG_SCHEMES),
     **dict.fromkeys(("stride", "max_question_tokens", "max_answer_tokens"), partial(at_least, 1)),

@@ -12,6 +12,7 @@ from depthwise.depth.policy import Context, Lesson, Policy, State, Visit
 from depthwise.depth.sequence_exit import SequenceExit
 from depthwise.depth.structure_predictor import LayerScores, RowGates, StructureExit, StructurePredictor
 from depthwise.depth.token_exit import TokenExit
+from depthwise.depth.uniform import UniformExit
 
 __all__ = [
     "ConfidenceThreshold",
@@ -33,6 +34,7 @@ __all__ = [
     "StructureExit",
     "StructurePredictor",
     "TokenExit",
+    "UniformExit",
     "Visit",
     "build_policy",
 ]

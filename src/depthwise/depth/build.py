@@ -12,6 +12,7 @@ from depthwise.config.depth import (
     SequenceExitConfig,
     StructureExitConfig,
     TokenExitConfig,
+    UniformExitConfig,
 )
 from depthwise.config.depth_parsing import placement_problems
 from depthwise.depth.confidence_threshold import ConfidenceThreshold
@@ -23,6 +24,7 @@ from depthwise.depth.policy import Policy
 from depthwise.depth.sequence_exit import SequenceExit
 from depthwise.depth.structure_predictor import StructureExit
 from depthwise.depth.token_exit import TokenExit
+from depthwise.depth.uniform import UniformExit
 from depthwise.errors import ConfigError
 
 
@@ -51,3 +53,5 @@ def build_policy(options: PolicyConfig, *, width: int, exits: Sequence[int], has
             return LearnedConfidence(options, width=width)
         case StructureExitConfig():
             return StructureExit(options)
+        case UniformExitConfig():
+            return UniformExit(options)

@@ -9,10 +9,11 @@ A policy decides for every token by itself: what it says of a row does not depen
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -26,7 +27,8 @@ class Context:
     """What is known before a stack runs: T tokens of B rows, of which ``valid`` are no padding.
 
     ``exits`` are the depths at which tokens may leave, from low to high; the last is the number of layers. ``steps``
-    says which token of its sequence each is, counted from 0. A decoder of two sides knows its ``source``.
+    says which token of its sequence each is, counted from 0. A decoder of two sides knows its ``source``. Where whole
+    rows leave, T is 1 and ``lengths`` says how many tokens each has.
     """
 
     shape: tuple[int, int]
@@ -35,6 +37,14 @@ class Context:
     valid: Bool[Tensor, "B T"] | None = None
     source: Float[Tensor, "B S D"] | None = None
     source_valid: Bool[Tensor, "B S"] | None = None
+    lengths: Int[Tensor, "B"] | None = None
+
+    def of_rows(self) -> "Context":
+        """The same where whole rows leave, each as if it were one token."""
+        num_rows, num_steps = self.shape
+        lengths = self.steps.new_full((num_rows,), num_steps) if self.valid is None else self.valid.sum(1)
+        steps = torch.zeros_like(self.steps[:, :1])
+        return replace(self, shape=(num_rows, 1), steps=steps, valid=None, lengths=lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ padding beside it, it asks nothing at all.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -212,7 +211,7 @@ class _Question:
         num_rows = len(states)
         self._go_on_with(walk.origin[walk.sequences.starts], axis=0)
         steps = torch.zeros(num_rows, 1, dtype=torch.long, device=walk.x.device)
-        context = Context(shape=(num_rows, 1), exits=leaving.exits, steps=steps)
+        context = Context(shape=(num_rows, 1), exits=leaving.exits, steps=steps, lengths=valid.sum(1))
         summary = leaving.summary(states, valid)
         leaves = self._answer(depth, summary, context, lambda: leaving.scores(depth, states, valid))
         stays: npt.NDArray[np.bool_] = ~leaves[:, 0].cpu().numpy()[walk.rows]
@@ -253,9 +252,7 @@ def planned(
 def _context(leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None) -> Context:
     """What a policy knows that plans for a padded batch."""
     context = Context(shape=(steps.shape[0], steps.shape[1]), exits=leaving.exits, steps=steps, valid=valid)
-    if leaving.summary is None:
-        return context
-    return replace(context, shape=(steps.shape[0], 1), steps=torch.zeros_like(steps[:, :1]), valid=None)
+    return context if leaving.summary is None else context.of_rows()
 
 
 def _put_back(x: Float[Tensor, "B T D"], there: Int[Tensor, "N"], found: Float[Tensor, "1 N D"]) -> Tensor:

@@ -12,7 +12,7 @@ from depthwise.evaluation.evaluating import (
     read_examples,
     score_predictions,
 )
-from depthwise.evaluation.frontier import Frontier, Point, sweep, write_frontier
+from depthwise.evaluation.frontier import Frontier, Point, policies_to_try, sweep, write_frontier
 from depthwise.evaluation.policies import chosen_policy, in_words, own_policy, parted, setting_of
 from depthwise.evaluation.predicting import predict_all, predict_rows, score_rows
 from depthwise.evaluation.results import (
@@ -64,6 +64,7 @@ __all__ = [
     "own_policy",
     "parted",
     "pick_device",
+    "policies_to_try",
     "policy_asked_for",
     "predict_all",
     "predict_lines",

@@ -5,7 +5,7 @@ those of input all at once. Beams that did not win are not counted. With width d
 
 | policy | operations |
 |---|---|
-| ``fixed`` | |
+| ``fixed``, ``uniform`` | |
 | ``sequence`` | 2 d E for every sequence |
 | ``structure`` | 2 d w + 2 w n for every sequence, w wide for n numbers of layers; also where all of them run |
 | ``token`` | 2 d E at the first exit |

@@ -119,7 +119,7 @@ def sweep(
 ) -> Frontier:
     """Run the examples at every setting, and through models that were trained by themselves at their full depth.
 
-    ``policies`` are tried beside all fixed depths; none means those of ``policies_to_try``.
+    ``policies`` are tried beside all fixed depths, each once; none means those of ``policies_to_try``.
     """
     exits, task = run.model.config.options.exit_depths, run.task
     if not run.model.config.options.leaves_early:
@@ -134,7 +134,7 @@ def sweep(
                 f"{other.folder} is judged by {other.task.metrics[0]}, not by {metric}; "
                 f"name one for all with evaluation.metrics=[{metric}]"
             )
-    settings_to_try = policies_to_try(run) if policies is None else [*fixed_depths(run), *policies]
+    settings_to_try = policies_to_try(run) if policies is None else _once([*fixed_depths(run), *policies])
     tried: list[tuple[Run, PolicyConfig | None]] = [(run, options) for options in settings_to_try]
     tried += [(other, None) for other in beside]
     points = []
@@ -200,14 +200,18 @@ def _point(policy: str, setting: dict[str, Any], found: Outcome, metric: str) ->
 
 
 def policies_to_try(run: Run) -> list[PolicyConfig]:
-    """Every fixed depth, the run's own policy, and those that need no training, at a grid of settings each."""
+    """Every fixed depth, the run's own policy, confidence and patience, at a grid of settings each."""
     own, found = own_policy(run.model), fixed_depths(run)
     found += [] if own is None else _around(own)
     if decides_itself(run.model):
         found += _around(StructureExitConfig())
     else:
         found += _untrained(run, len(run.model.config.options.exit_depths))
-    return list(dict.fromkeys(found))
+    return _once(found)
+
+
+def _once(policies: Sequence[PolicyConfig]) -> list[PolicyConfig]:
+    return list(dict.fromkeys(policies))
 
 
 def fixed_depths(run: Run) -> list[PolicyConfig]:

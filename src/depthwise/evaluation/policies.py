@@ -14,6 +14,7 @@ from depthwise.config import (
     PatienceConfig,
     PolicyConfig,
     StructureExitConfig,
+    UniformExitConfig,
     parse_policy,
     placement_problems,
     policy_dict,
@@ -28,11 +29,11 @@ SECTION = "policy"
 COMMAND_LINE = "command line"
 BY_STRUCTURE = (FixedDepthConfig, StructureExitConfig)
 """Policies for models that say by themselves how many layers they need."""
-UNTRAINED = (FixedDepthConfig, ConfidenceConfig, PatienceConfig)
+UNTRAINED = (FixedDepthConfig, ConfidenceConfig, PatienceConfig, UniformExitConfig)
 """Policies without weights, which any model with exits can follow."""
 DECIDING = (
     *("depth", "measure", "temperature", "decision", "threshold", "decay", "decay_rate", "max_length"),
-    *("patience", "tolerance", "stops"),
+    *("patience", "tolerance", "stops", "seed"),
 )
 """Options that have a say when a policy decides; the others are about learning to."""
 ALWAYS_SHOWN = ("depth", "measure", "threshold", "patience")

@@ -86,7 +86,7 @@ def run_leaving(
         source_valid=None if source is None else source.valid,
     )
     if leaving.summary is not None:
-        context = replace(context, shape=(x.shape[0], 1), steps=torch.zeros_like(steps[:, :1]), valid=None)
+        context = context.of_rows()
     if leaving.policy.plans:
         depths = leaving.policy.plan(context).expand(x.shape[:2])
         plan = Plan.of_depths(depths if valid is None else depths * valid, stack.num_layers)
