@@ -119,10 +119,11 @@ def texts_of(run: Path, given: Path | None, most: int, seed: int) -> list[str]:
     """Texts to send: the given file's lines, or the sources of the run's test data."""
     if given is None:
         data = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["data"]
-        files = data.get("test") or data.get("valid")
-        if not files or not Path(files[0]).is_file():
+        name = (data.get("test") or data.get("valid") or [""])[0]
+        possible = Path(name), Path(f"{name}.{data.get('source')}")
+        given = next((path for path in possible if path.is_file()), None)
+        if given is None:
             raise SystemExit(f"the test data of {run} is not here; give a file of texts: --texts FILE")
-        given = Path(files[0])
     lines = [line.strip() for line in given.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         raise SystemExit(f"{given} holds no text; give a file with one text on each line")
