@@ -24,7 +24,7 @@ import results
 import yaml
 from jobs import Campaign, Evaluation, Job, lines_of
 
-from depthwise.config import read_recipe
+from depthwise.config import DataConfig, read_recipe
 
 EVALUATIONS = Path(__file__).with_name("evaluations.yaml")
 IN_ADVANCE = "faster"
@@ -56,7 +56,7 @@ def wanted(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
             for column in table["columns"]:
                 runs = row.get("runs", {})
                 run = runs if isinstance(runs, str) else runs.get(column["title"])
-                result = row.get("result", column["result"])
+                result = results.result_of(column, row)
                 if run is not None and result not in (names := found.setdefault(run, [VALID])):
                     names.append(result)
     return found
@@ -69,7 +69,7 @@ def jobs_of(rows: Mapping[str, Sequence[str]], seeds: Sequence[int], ways: Mappi
         recipe, *changes = shlex.split(row)
         resolved = read_recipe(recipe, changes)
         evaluations = [evaluation(result, ways) for result in names if result != results.TRAINING]
-        possible = tuple(each for each in evaluations if getattr(resolved.data, _split(each)))
+        possible = tuple(each for each in evaluations if _says_something(_split(each), resolved.data))
         for seed in seeds:
             name = _name(recipe, changes) + (f"-{seed}" if seed != seeds[0] else "")
             found[name] = Job(name, recipe, (f"seed={seed}", *changes), possible, _needs(resolved.model, runs))
@@ -84,6 +84,11 @@ def _name(recipe: str, changes: Sequence[str]) -> str:
 
 def _split(each: Evaluation) -> str:
     return VALID if VALID in each.arguments else "test"
+
+
+def _says_something(split: str, data: DataConfig) -> bool:
+    """Whether there is such data, and no test data that are those of validation once more."""
+    return bool(getattr(data, split)) and (split == VALID or data.test != data.valid)
 
 
 def _needs(model: Mapping[str, Any], runs: Path) -> tuple[str, ...]:

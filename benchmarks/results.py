@@ -182,7 +182,15 @@ def _own(column: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, A
     """A column with the options that a row has of its own, unless it shows the same of all rows."""
     if column.get("same_of_all"):
         return column
-    return {**column, **{option: wanted[option] for option in OWN if option in wanted}}
+    own = {option: wanted[option] for option in OWN if option in wanted}
+    return {**column, **own, "result": result_of(column, wanted)}
+
+
+def result_of(column: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Which result a row shows in a column: its own for all columns, its own for this one, or the column's."""
+    own = wanted.get("result", {})
+    result: str = own if isinstance(own, str) else own.get(column["title"], column["result"])
+    return result
 
 
 def _figures_of_others(wanted: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -55,6 +55,14 @@ def test_results_of_one_row(reproduce: Any, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_data_that_judge_once_judge_once(reproduce: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """RTE has labels for validation alone: its recipe tests on the same."""
+    assert reproduce.main(["plan", "finetuning", "--only", "rte|trec"]) == 0
+    evaluated = [line for line in capsys.readouterr().out.splitlines() if " evaluate " in line]
+    assert [line.split()[-1] for line in evaluated if "runs/rte" in line] == ["valid"]
+    assert [line.split()[-1] for line in evaluated if "runs/trec" in line] == ["valid", "test"]
+
+
 def test_who_begins_with_another_waits(reproduce: Any) -> None:
     rows = reproduce.wanted([tables_of(reproduce)[name] for name in ("structure", "structure-pretrained")])
     ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))

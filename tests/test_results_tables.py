@@ -165,6 +165,27 @@ def test_a_row_may_have_its_own_result_and_metric(records: list[Any]) -> None:
     assert cells[:4] == ["x", "300", "–", "300"]
 
 
+def test_a_row_may_have_its_own_result_in_one_column(records: list[Any]) -> None:
+    two = [
+        {"title": "test", "result": "test", "metric": "bleu"},
+        {"title": "again", "result": "test", "metric": "bleu"},
+    ]
+    row = {"label": "valid", "runs": "translation/x", "result": {"again": "valid"}}
+    text = results.table({"label": "", "columns": two, "rows": [row], "facts": []}, results.rows(records))
+    assert text.splitlines()[-1] == "| valid | 41.0 (41.0 ± 1.0) | 32.0 (31.0 ± 1.0) |"
+
+
+def test_a_column_may_show_the_same_of_all_rows(records: list[Any]) -> None:
+    column = {"title": "depth", "result": "test", "metric": "mean_depth"}
+    row = {"label": "x", "runs": "translation/x", "metric": "bleu"}
+    of_rows, of_all = (
+        results.table({"label": "", "columns": [each], "rows": [row], "facts": []}, results.rows(records[:1]))
+        for each in (column, {**column, "same_of_all": True})
+    )
+    assert of_rows.splitlines()[-1] == "| x | 40.0 |"
+    assert of_all.splitlines()[-1] == "| x | 2.5 |"
+
+
 def test_costs_of_a_result(records: list[Any]) -> None:
     columns = [
         {"title": "depth", "result": "other", "metric": "mean_depth", "digits": 2},

@@ -57,6 +57,16 @@ def test_a_classifier_counts_the_tokens_of_its_input(make_run: MakeRun) -> None:
     assert set(found.metrics) == {"accuracy", "f1_macro"}
 
 
+@pytest.mark.parametrize("kind", ["translation", "text"])
+def test_several_turns_change_nothing_but_the_time(make_run: MakeRun, kind: str) -> None:
+    folder = make_run(kind)
+    once, thrice = (
+        evaluate_run(load_run(folder, [f"evaluation.turns={turns}"], device="cpu"), "test") for turns in (1, 3)
+    )
+    for name in ("metrics", "predictions", "mean_depth", "token_layers", "flops"):
+        assert getattr(once, name) == getattr(thrice, name)
+
+
 def test_mean_depth_is_over_tokens() -> None:
     timing = Timing(1.0, None)
     assert Outcome({}, timing, num_tokens=6, token_layers=18, flops=0).mean_depth == 3.0
