@@ -147,6 +147,15 @@ def test_nothing_is_bolder_than_the_first_exit(run: Run, examples: list[Example]
     assert min(options.threshold[0] for options in made_up if options is not None) == 0.35
 
 
+@pytest.mark.parametrize("goal", [Goal(quality_drop=1.0), Goal(risk=0.3)])
+def test_a_policy_without_thresholds_is_refused_at_once(
+    run: Run, examples: list[Example], made_up: list[Any], goal: Goal
+) -> None:
+    with pytest.raises(InputError, match="the policy patience has no threshold to calibrate"):
+        calibrate(run, "valid", examples, goal, policy=PatienceConfig(patience=1))
+    assert made_up == []
+
+
 def test_random_thresholds(run: Run, examples: list[Example], made_up: list[Any]) -> None:
     calibrate(run, "valid", examples, Goal(quality_drop=5.0), vectors=6)
     vectors = {options for options in made_up if isinstance(options, ConfidenceConfig) and len(options.threshold) == 3}

@@ -296,6 +296,8 @@ def calibrate(
     run's own or else the highest probability for a promise. ``temperatures`` of exits, as ``fitted_temperatures`` finds
     them, go with every policy that looks at scores; a promise holds only where they come from other data.
     """
+    if policy is not None or goal.risk is not None:
+        strict_to_bold(run, policy)  # a policy without thresholds is refused before anything is run
     try:
         search = Calibration(run, examples, goal, say, temperatures)
         if goal.risk is None:
