@@ -158,12 +158,11 @@ class Campaign:
             ready = all(map(self._is_trained, job.needs))
             return self._new([job.training(self.runs, self.extra)] if ready else [])
         missing = [each for each in job.missing(self.runs) if not each.is_alone]
-        plain = [self._making(job, each) for each in missing if not each.before]
-        if any(part.name in self._running or part.name not in self._begun for part in plain):
-            return self._new(plain)
-        changing = [self._making(job, each) for each in missing if each.before]
-        is_busy = any(part.name in self._running for part in changing)
-        return [] if is_busy else self._new(changing)[:1]
+        if plain := self._new(self._making(job, each) for each in missing if not each.before):
+            return plain
+        if any(part.job is job for part, _ in self._running.values()):
+            return []
+        return self._new(self._making(job, each) for each in missing if each.before)[:1]
 
     def _alone(self, job: Job) -> list[Part]:
         if not self._is_trained(job.name):

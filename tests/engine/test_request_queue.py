@@ -296,13 +296,18 @@ def test_prompts_that_fail_together_are_tried_one_by_one(
 
 def test_a_step_that_fails_fails_those_that_run(model: Any, open_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are answered from a new batch."""
-    queue, ids = open_queue(max_rows=2, join_at_once=2), prompt()
+    queue, ids = open_queue(max_rows=2, join_at_once=1), prompt()
+    batch, step, are_there = queue._batch, queue._batch.step, threading.Event()
 
-    def fails() -> Any:
-        raise MemoryError("for a test")
+    def fails_with_two() -> Any:
+        assert are_there.wait(SOON)
+        if len(batch.requests) == 2:
+            raise MemoryError("for a test")
+        return step()
 
-    monkeypatch.setattr(queue._batch, "step", fails)
+    monkeypatch.setattr(batch, "step", fails_with_two)
     tickets = [queue.submit(ids, **LONG) for _ in range(3)]
+    are_there.set()
     for ticket in tickets[:2]:
         with pytest.raises(MemoryError):
             ticket.result(SOON)
