@@ -54,10 +54,34 @@ def test_numbers_of_sequences() -> None:
     assert segments_of(BOUNDARIES, 10).tolist() == [[1, 1, 1, 1, 3, 3, 3, 3, 3, 4]]
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_segments_say_the_same(renormalize: bool, assert_same: Callable[..., None]) -> None:
+    positions = torch.tensor([[9, 0, 5, 5, 3]])
+    options = {"left": 2, "renormalize": renormalize, "positions": positions}
+    ways = {"boundaries": BOUNDARIES}, {"segments": segments_of(BOUNDARIES, 10)}
+    assert_same(*(dynamic_conv(X, LOGITS[:, :5], **options, **way) for way in ways))
+    assert_same(*(light_conv(X, LOGITS[0, 0], **options, **way) for way in ways))
+
+
+@pytest.mark.usefixtures("_unchecked_shapes")
 def test_several_rows_cannot_be_packed() -> None:
-    message = "^boundaries describe one row of packed sequences but x has 2 rows; concatenate them$"
-    with pytest.raises(InputError, match=message):
-        dynamic_conv(X.expand(2, -1, -1), LOGITS.expand(2, -1, -1, -1), left=2, boundaries=BOUNDARIES)
+    x, logits, segments = X.expand(2, -1, -1), LOGITS.expand(2, -1, -1, -1), segments_of(BOUNDARIES, 10)
+    message = "describe one row of packed sequences but x has 2 rows; concatenate them$"
+    with pytest.raises(InputError, match=f"^boundaries {message}"):
+        dynamic_conv(x, logits, left=2, boundaries=BOUNDARIES)
+    with pytest.raises(InputError, match=f"^segments {message}"):
+        dynamic_conv(x, logits, left=2, segments=segments.expand(2, -1))
+
+
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_other_segments_are_refused() -> None:
+    segments = segments_of(BOUNDARIES, 10)
+    with pytest.raises(InputError, match=r"^segments are .* 10 steps, but these are \(1, 9\) of torch.int32"):
+        dynamic_conv(X, LOGITS, left=2, segments=segments[:, 1:])
+    with pytest.raises(InputError, match=r"^segments are .* but these are \(1, 10\) of torch.int64; convert them$"):
+        light_conv(X, LOGITS[0, 0], left=2, segments=segments.long())
+    with pytest.raises(InputError, match=r"^boundaries and segments say the same of .*; give one of them$"):
+        light_conv(X, LOGITS[0, 0], left=2, segments=segments, boundaries=BOUNDARIES)
 
 
 def test_last_steps_need_positions() -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthwise.memory import Places, Sequences, sent
+from depthwise.memory import Places, Sequences, sent, sent_together
 
 CPU = torch.device("cpu")
 Rows = st.lists(st.integers(1, 12), min_size=1, max_size=5)
@@ -91,3 +91,23 @@ def test_what_is_sent_arrives(device: str) -> None:
     found = sent(torch.arange(3), torch.device(device))
     assert found.device.type == device
     assert found.shape == (3,)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_lists_that_are_sent_together(device: str) -> None:
+    """Each begins where a kernel may assume it to."""
+    lists = [np.arange(3), np.arange(0), np.arange(17), np.arange(16)]
+    there = sent_together(lists, torch.device(device))
+    assert [len(each) for each in there] == [3, 0, 17, 16]
+    if device == "cpu":
+        assert [each.tolist() for each in there] == [each.tolist() for each in lists]
+    else:
+        assert [each.storage_offset() for each in there] == [0, 16, 16, 48]
+    assert sent_together([], torch.device(device)) == []
+
+
+def test_what_was_sent_before_is_not_sent_again() -> None:
+    sequences, _, readers = drawn([5, 3], 1, 0.5)
+    before = torch.from_numpy(readers)
+    assert Places(sequences, readers, before).readers_there is before
+    assert Places(sequences).readers_there is None

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from depthwise.kernels import dynamic_conv, light_conv
+from depthwise.kernels import dynamic_conv, light_conv, use_backend
+from depthwise.memory import Places, Sequences
 from depthwise.mixers import DynamicConv, LightConv
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 
@@ -75,6 +77,33 @@ def test_parameters(kind: type[ProjectedConv]) -> None:
     assert {name for name, _ in mixer.named_parameters()} == {*plain, "conv_bias"}
     assert mixer.conv_bias is not None
     assert torch.equal(mixer.conv_bias, torch.zeros(4))
+
+
+@both
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize("some", [False, True])
+def test_a_kernel_reads_packed_sequences_as_they_lie(
+    kind: type[ProjectedConv],
+    some: bool,
+    renormalize: bool,
+    randomized: Randomized,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the reference does with room between them; by Triton's interpreter where there is no GPU."""
+    pytest.importorskip("triton")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mixer = randomized(kind(options(kernel_size=5, causal=False, bias=True, renormalize_padding=renormalize)))
+    mixer = mixer.to(device, torch.float32)
+    sequences = Sequences(np.repeat(np.arange(3), [4, 1, 9]), device)
+    places = Places(sequences, np.array([1, 2, 4, 7, 13]) if some else None)
+    x = torch.randn(1, len(sequences), WIDTH, device=device)
+    with torch.no_grad():
+        with use_backend("reference"):
+            expected = mixer.mix_packed(x, places)
+        monkeypatch.setattr(Places, "spaced", None)
+        with use_backend("triton"):
+            found = mixer.mix_packed(x, places)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 # Dropout

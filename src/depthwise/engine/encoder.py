@@ -8,6 +8,7 @@ padding beside it, it asks nothing at all.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import torch
 from depthwise.depth import Context, Plan, State, StructurePredictor, Visit
 from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.engine.rows import on_device
-from depthwise.memory import Index, Places, Sequences, sent
+from depthwise.memory import Index, Places, Sequences, sent, sent_together
 from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -53,17 +54,21 @@ class CompactEncoder:
             _run_structured(walk, structure, x.shape[1])
         elif plan is not None:
             weights = None if plan.weight is None else sent(plan.weight, x.device).flatten(1)[:, there]
-            _run_plan(walk, plan.run.cpu().flatten(1).numpy()[:, places], weights)
+            run = plan.run.cpu().flatten(1).numpy()
+            _run_plan(walk, run if len(places) == real.numel() else run[:, places], weights)
         elif leaving is not None:
             question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
             _run_leaving(walk, leaving.exits, question)
         else:
             for layer in range(stack.num_layers):
-                walk.run(layer, None)
-        last, ran = walk.result()
-        self.token_layers += int(ran.sum())
-        depths = on_device(ran, x.device)
+                walk.run(layer)
+            walk.depths += stack.num_layers
+        last = walk.result()
+        self.token_layers += int(walk.depths.sum())
+        depths = on_device(walk.depths, x.device)
         seen = stack.normalized_each(last, depths.unsqueeze(0))
+        if len(places) == real.numel():
+            return StackOutput(last.view_as(x), seen.view_as(x)), depths.to(steps.dtype).view_as(steps)
         output = StackOutput(_put_back(x, there, last), _put_back(stack.normalized(x), there, seen))
         return output, torch.zeros_like(steps).flatten().index_copy(0, there, depths.to(steps.dtype)).view_as(steps)
 
@@ -71,29 +76,36 @@ class CompactEncoder:
 class _Walk:
     """Tokens on their way through a stack. Indices are the host's; only ``x`` and what came of it is elsewhere.
 
-    ``origin`` says where the tokens that are still of use stood at the start.
+    ``origin`` says where the tokens that are still of use stood at the start, and ``depths`` how many blocks each token
+    has run; whoever lets them run counts.
     """
 
     def __init__(self, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index) -> None:
         self.stack, self.x, self._blocks = stack, x, blocks
         self.sequences, self.origin = Sequences.of(rows, x.device), np.arange(len(rows))
+        self.depths = np.zeros(len(rows), dtype=np.int64)
         self._done = x
-        self._depths = np.zeros(len(rows), dtype=np.int64)
 
     @property
     def rows(self) -> Index:
         return self.sequences.rows
 
-    def run(self, layer: int, readers: Index | None, weight: Float[Tensor, "1 A"] | None = None) -> None:
-        """One block for some tokens, or for all."""
-        places = Places(self.sequences, readers)
+    def run(
+        self,
+        layer: int,
+        readers: Index | None = None,
+        there: Int[Tensor, "A"] | None = None,
+        weight: Float[Tensor, "1 A"] | None = None,
+    ) -> None:
+        """One block for some tokens, or for all; ``there`` are their numbers on the device, where it has them."""
+        if readers is not None and len(readers) == len(self.rows):
+            readers = there = None
+        places = Places(self.sequences, readers, there)
         after = self._blocks.block(self.stack, layer).run_packed(self.x, places, weight)
-        if places.readers_there is None or readers is None:
+        if places.readers_there is None:
             self.x = after
-            self._depths[self.origin] += 1
         else:
             self.x.index_copy_(1, places.readers_there, after)
-            self._depths[self.origin[readers]] += 1
 
     def keep(self, tokens: Index) -> None:
         """Go on with these tokens, whole sequences, alone."""
@@ -103,10 +115,10 @@ class _Walk:
         self.x = self.x.index_select(1, on_device(tokens, self.x.device))
         self.sequences, self.origin = Sequences.of(self.rows[tokens], self.x.device), self.origin[tokens]
 
-    def result(self) -> tuple[Float[Tensor, "1 N D"], Index]:
-        """The last state of every token, and how many blocks it ran."""
+    def result(self) -> Float[Tensor, "1 N D"]:
+        """The last state of every token."""
         self._put_aside()
-        return self._done, self._depths
+        return self._done
 
     def _put_aside(self) -> None:
         if len(self.origin) == self._done.shape[1]:
@@ -118,7 +130,8 @@ class _Walk:
 def _run_structured(walk: _Walk, structure: StructurePredictor, width: int) -> None:
     """Static layers for all, then what they say of the others. Waits for the device once, and not where all run."""
     for layer in range(structure.num_static):
-        walk.run(layer, None)
+        walk.run(layer)
+    walk.depths += structure.num_static
     rows = walk.rows
     gates = structure(*Places(walk.sequences).padded(walk.x, width))
     everything = np.ones((len(gates.weight), len(rows)), dtype=np.bool_)
@@ -130,20 +143,24 @@ def _run_structured(walk: _Walk, structure: StructurePredictor, width: int) -> N
 def _run_plan(
     walk: _Walk, run: npt.NDArray[np.bool_], weights: Float[Tensor, "L N"] | None, num_before: int = 0
 ) -> None:
-    """What a plan (L, N) says of the layers above ``num_before``: it need not be that tokens run their first blocks."""
+    """What a plan (L, N) says of the layers above ``num_before``: it need not be that tokens run their first blocks.
+
+    Until a sequence ends, the device is told once who runs which layer.
+    """
+    walk.depths += run.sum(0)
     ends = _ends_of_rows(run, walk.sequences)
-    for layer, runs in enumerate(run):
-        if len(walk.rows) and ends[walk.origin].min() <= layer:
-            walk.keep(np.flatnonzero(ends[walk.origin] > layer))
-        if len(walk.rows) == 0:
-            return
-        readers = np.flatnonzero(runs[walk.origin])
-        if len(readers) == 0:
-            continue
-        weight = None
-        if weights is not None:
-            weight = weights[layer].index_select(0, on_device(walk.origin[readers], weights.device)).unsqueeze(0)
-        walk.run(num_before + layer, None if len(readers) == len(walk.rows) else readers, weight)
+    for first, end in pairwise((0, *np.unique(ends[ends > 0]).tolist())):
+        walk.keep(np.flatnonzero(ends[walk.origin] > first))
+        readers = [np.flatnonzero(runs) for runs in run[first:end, walk.origin]]
+        there = sent_together(readers, walk.x.device)
+        for layer in range(first, end):
+            here, chosen = readers[layer - first], there[layer - first]
+            if len(here) == 0:
+                continue
+            weight = None
+            if weights is not None:
+                weight = weights[layer].index_select(0, on_device(walk.origin[here], weights.device)).unsqueeze(0)
+            walk.run(num_before + layer, here, chosen, weight)
 
 
 def _ends_of_rows(run: npt.NDArray[np.bool_], sequences: Sequences) -> Index:
@@ -169,7 +186,8 @@ def _run_leaving(walk: _Walk, exits: Sequence[int], question: "_Question") -> No
             return
         running = np.searchsorted(live, running)
         walk.keep(live)
-        walk.run(layer, None if len(running) == len(live) else running)
+        walk.depths[walk.origin[running]] += 1
+        walk.run(layer, running)
 
 
 class _Question:

@@ -7,6 +7,7 @@ from depthwise.kernels.cross_entropy import smoothed_cross_entropy
 from depthwise.kernels.dynamic_conv import dynamic_conv
 from depthwise.kernels.full_conv import full_conv
 from depthwise.kernels.light_conv import light_conv
+from depthwise.kernels.packed import is_convolved_as_it_lies
 from depthwise.kernels.residual_norm import residual_norm
 from depthwise.kernels.weights import normalize
 
@@ -15,6 +16,7 @@ __all__ = [
     "attend",
     "dynamic_conv",
     "full_conv",
+    "is_convolved_as_it_lies",
     "light_conv",
     "normalize",
     "pick",

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from depthwise.kernels.options import ConvOptions
-from depthwise.kernels.packed import correlate_packed
+from depthwise.kernels.packed import boundaries_of, correlate_packed
 from depthwise.kernels.weights import at_least_float32, drop_connect
 from depthwise.kernels.windows import covered_mass
 from depthwise.shapes import Float, Tensor
@@ -19,15 +19,17 @@ def convolve(
     Axes of the kernel of size 1 are broadcast. Everything is computed in float32 at least, also under autocast, and
     returned as ``x`` came.
     """
-    valid, positions = options.valid, options.positions
+    valid, positions, boundaries = options.valid, options.positions, options.boundaries
+    if options.segments is not None:
+        boundaries = boundaries_of(options.segments)
     inputs = at_least_float32(x if valid is None else x.masked_fill(~valid.unsqueeze(-1), 0))
     kernel = kernel.to(inputs.dtype)
     rows = (x.shape[0], x.shape[1] if positions is None else positions.shape[1])
     dropped = drop_connect(kernel, options.dropconnect, shared=options.dropconnect_shared, rows=rows)
     with _without_autocast(x.device.type):
-        y = correlate_packed(inputs, dropped, left=options.left, positions=positions, boundaries=options.boundaries)
+        y = correlate_packed(inputs, dropped, left=options.left, positions=positions, boundaries=boundaries)
         if options.renormalize:
-            y = y / covered_mass(inputs, kernel, options.left, valid, positions, options.boundaries)
+            y = y / covered_mass(inputs, kernel, options.left, valid, positions, boundaries)
     return y.to(x.dtype)
 
 

@@ -22,6 +22,7 @@ def dynamic_conv(
     dropconnect_shared: bool = False,
     renormalize: bool = False,
     boundaries: Int[Tensor, "_n"] | None = None,
+    segments: Int[Tensor, "1 L"] | None = None,
     backend: str = "auto",
 ) -> Float[Tensor, "B P C"]:
     """y[b, t, c] = sum_k normalize(logits[b, t])[head(c), k] * x[b, t - left + k, c]      (Wu et al. 2019, section 4).
@@ -29,11 +30,12 @@ def dynamic_conv(
     ``logits`` belong to the positions that read: those in ``positions``, or else the last P steps of ``x``. Always
     normalised over all K taps; those that fall outside the sequence or on padding (``valid`` false) meet zeros, and
     keep their mass unless ``renormalize`` divides it away. Where ``boundaries`` (0 and the end of each sequence) are
-    given, the one row of ``x`` holds several sequences that do not see each other.
+    given, or ``segments`` (for each step the number of its sequence, of 32 bits), the one row of ``x`` holds several
+    sequences that do not see each other.
     """
-    check_packed(x, boundaries, logits.shape[1] if positions is None else None)
+    check_packed(x, boundaries, segments, logits.shape[1] if positions is None else None)
     options = ConvOptions(
-        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
+        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries, segments
     )
     run = IMPLEMENTATIONS[pick(backend, x, logits, fused_renormalization=options.fuses)]
     return run(x, logits, options)

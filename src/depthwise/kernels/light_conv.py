@@ -23,6 +23,7 @@ def light_conv(
     dropconnect_shared: bool = False,
     renormalize: bool = False,
     boundaries: Int[Tensor, "_n"] | None = None,
+    segments: Int[Tensor, "1 L"] | None = None,
     backend: str = "auto",
 ) -> Float[Tensor, "B _p C"]:
     """y[b, t, c] = sum_k normalize(weight)[head(c), k] * x[b, t - left + k, c]      (Wu et al. 2019, eq. 3-4).
@@ -30,12 +31,12 @@ def light_conv(
     ``left`` is K - 1 in causal and (K - 1) / 2 in centred mode. The kernel is normalised over all K taps; those that
     fall outside the sequence or on padding (``valid`` false) meet zeros, and keep their mass unless ``renormalize``
     divides it away. Output is computed at ``positions``, at the ``num_last`` last steps, or everywhere. Where
-    ``boundaries`` (0 and the end of each sequence) are given, the one row of ``x`` holds several sequences that do not
-    see each other.
+    ``boundaries`` (0 and the end of each sequence) are given, or ``segments`` (for each step the number of its
+    sequence, of 32 bits), the one row of ``x`` holds several sequences that do not see each other.
     """
-    check_packed(x, boundaries, num_last if positions is None else None)
+    check_packed(x, boundaries, segments, num_last if positions is None else None)
     options = ConvOptions(
-        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries
+        left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries, segments
     )
     run = IMPLEMENTATIONS[pick(backend, x, weight, fused_renormalization=options.fuses)]
     return run(x, weight, num_last, options)

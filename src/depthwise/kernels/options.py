@@ -16,6 +16,7 @@ class ConvOptions(NamedTuple):
     dropconnect_shared: bool
     renormalize: bool
     boundaries: Tensor | None
+    segments: Tensor | None
 
     @property
     def fuses(self) -> bool:

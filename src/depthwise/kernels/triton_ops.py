@@ -40,9 +40,10 @@ def convolve_fused(x: Tensor, kernel: Tensor, num_readers: int, options: ConvOpt
     Plain calls go to the kernels directly: the way through torch's dispatcher takes longer than they run. Compilers,
     exporters and subclasses of tensors meet the operator.
     """
-    left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries = options
+    left, valid, positions, normalization, dropconnect, dropconnect_shared, renormalize, boundaries, segments = options
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if dropconnect > 0 else None
-    segments = None if boundaries is None else segments_of(boundaries, x.shape[1])
+    if boundaries is not None:
+        segments = segments_of(boundaries, x.shape[1])
     optional = (valid, positions, segments, seed)
     others = (normalization == "softmax", renormalize, dropconnect, dropconnect_shared)
     keep = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)

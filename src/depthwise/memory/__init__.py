@@ -5,7 +5,7 @@ from depthwise.memory.base import Memory
 from depthwise.memory.inputs import InputMemory
 from depthwise.memory.keys_values import KeyValueMemory
 from depthwise.memory.places import Index, Places, Sequences
-from depthwise.memory.sending import sent
+from depthwise.memory.sending import sent, sent_together
 from depthwise.memory.state import DecodeState, LayerMemory
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "Places",
     "Sequences",
     "sent",
+    "sent_together",
 ]

@@ -72,6 +72,11 @@ class Sequences:
             return None
         return self.taken(self.longest)
 
+    @cached_property
+    def segments(self) -> Int[Tensor, "1 N"]:
+        """The number of every token's sequence, as kernels take it."""
+        return self.sent(self.rows.astype(np.int32)).unsqueeze(0)
+
     def taken(self, width: int) -> Bool[Tensor, "R W"]:
         """The same of a grid with so many places in every row."""
         return self.sent(np.arange(width) < self.lengths[:, None])
@@ -93,16 +98,20 @@ class Sequences:
     def num_spaced(self, room: int) -> int:
         return len(self) + (len(self.lengths) - 1) * room
 
-    def sent(self, made: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Tensor:
+    def sent(self, made: npt.NDArray[np.int64] | npt.NDArray[np.int32] | npt.NDArray[np.bool_]) -> Tensor:
         return sent(torch.from_numpy(made), self.device)
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Who of them reads: ``readers`` lists the tokens whose next states are asked for, in order; none means all."""
+    """Who of them reads: ``readers`` lists the tokens whose next states are asked for, in order; none means all.
+
+    ``sent_before`` are the same numbers on the device, where they have been sent together with others.
+    """
 
     sequences: Sequences
     readers: Index | None = None
+    sent_before: Int[Tensor, "A"] | None = None
 
     @property
     def num_readers(self) -> int:
@@ -115,7 +124,9 @@ class Places:
 
     @cached_property
     def readers_there(self) -> Int[Tensor, "A"] | None:
-        return None if self.readers is None else self.sequences.sent(self.readers)
+        if self.sent_before is not None or self.readers is None:
+            return self.sent_before
+        return self.sequences.sent(self.readers)
 
     def taken(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 A D"]:
         """The states of those who read."""

@@ -1,8 +1,15 @@
 """What the host has made, where a device needs it, without waiting for that device."""
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from depthwise.shapes import Tensor
+
+ALIGNMENT = 16
+"""Numbers after which each of several lists begins that are sent together: kernels are compiled for such addresses."""
 
 
 def sent(made: Tensor, device: torch.device) -> Tensor:
@@ -11,3 +18,15 @@ def sent(made: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or made.device.type != "cpu":
         return made.to(device, non_blocking=True)
     return made.pin_memory().to(device, non_blocking=True)
+
+
+def sent_together(lists: Sequence[npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Several lists of numbers there; a GPU is sent all of them at once."""
+    if device.type == "cpu":
+        return [torch.from_numpy(each) for each in lists]
+    places = np.cumsum([0, *(-(-len(each) // ALIGNMENT) * ALIGNMENT for each in lists)])
+    joined = np.zeros(places[-1], dtype=np.int64)
+    for place, each in zip(places, lists, strict=False):
+        joined[place : place + len(each)] = each
+    there = sent(torch.from_numpy(joined), device)
+    return [there[place : place + len(each)] for place, each in zip(places.tolist(), lists, strict=False)]

@@ -26,9 +26,13 @@ class DynamicConv(ProjectedConv):
         self.kernel = KernelPredictor(features, options.num_heads * options.kernel_size, bias=False)
 
     def convolve(
-        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
+        self,
+        x: Float[Tensor, "B P D"],
+        memory: InputMemory,
+        positions: Int[Tensor, "B P"] | None,
+        segments: Int[Tensor, "1 L"] | None = None,
     ) -> Float[Tensor, "B P C"]:
-        return self._convolved(memory, self._kernels(x, memory, positions), positions)
+        return self._convolved(memory, self._kernels(x, memory, positions), positions, segments)
 
     def convolve_everywhere(
         self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
@@ -42,7 +46,11 @@ class DynamicConv(ProjectedConv):
         return self.kernel(x if self.from_layer_input else _inputs_at(memory, positions, x.shape[1]))
 
     def _convolved(
-        self, memory: InputMemory, kernels: Float[Tensor, "B P _k"], positions: Int[Tensor, "B P"] | None
+        self,
+        memory: InputMemory,
+        kernels: Float[Tensor, "B P _k"],
+        positions: Int[Tensor, "B P"] | None,
+        segments: Int[Tensor, "1 L"] | None = None,
     ) -> Float[Tensor, "B P C"]:
         return dynamic_conv(
             memory.inputs,
@@ -54,6 +62,7 @@ class DynamicConv(ProjectedConv):
             dropconnect=self.options.dropconnect if self.training else 0.0,
             dropconnect_shared=self.options.dropconnect_shared,
             renormalize=self.options.renormalize_padding,
+            segments=segments,
         )
 
 

@@ -28,9 +28,13 @@ class LightConv(ProjectedConv):
         return math.sqrt(6 / (taps + heads * taps))
 
     def convolve(
-        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
+        self,
+        x: Float[Tensor, "B P D"],
+        memory: InputMemory,
+        positions: Int[Tensor, "B P"] | None,
+        segments: Int[Tensor, "1 L"] | None = None,
     ) -> Float[Tensor, "B P C"]:
-        return self._convolved(memory, positions, x.shape[1])
+        return self._convolved(memory, positions, x.shape[1], segments)
 
     def convolve_everywhere(
         self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
@@ -38,7 +42,11 @@ class LightConv(ProjectedConv):
         return self._convolved(memory, None, memory.length)
 
     def _convolved(
-        self, memory: InputMemory, positions: Int[Tensor, "B P"] | None, num_last: int
+        self,
+        memory: InputMemory,
+        positions: Int[Tensor, "B P"] | None,
+        num_last: int,
+        segments: Int[Tensor, "1 L"] | None = None,
     ) -> Float[Tensor, "B _p C"]:
         return light_conv(
             memory.inputs,
@@ -51,4 +59,5 @@ class LightConv(ProjectedConv):
             dropconnect=self.options.dropconnect if self.training else 0.0,
             dropconnect_shared=self.options.dropconnect_shared,
             renormalize=self.options.renormalize_padding,
+            segments=segments,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn import functional as F
 
+from depthwise.kernels import is_convolved_as_it_lies
 from depthwise.memory import InputMemory, Places
 from depthwise.mixers.base import Mixer, taps_before
 from depthwise.mixers.linear import ScaledLinear
@@ -67,29 +68,40 @@ class ProjectedConv(Mixer):
         return self.out_projection(mixed)
 
     def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
-        """The row is convolved with room between sequences: everywhere, unless very few read.
-
-        Tokens that nobody sees leave nothing behind.
+        """A kernel reads the row as it lies. The reference convolves it with room between sequences: everywhere, unless
+        very few read. Tokens that nobody sees leave nothing behind.
         """
         x, places = places.narrowed(x, self.left, self.options.kernel_size - 1 - self.left)
-        inputs, room = self.write(x).inputs, self.options.kernel_size - 1
-        valid = places.spaced_valid(room) if self.options.renormalize_padding else None
-        memory, positions = InputMemory(places.spaced(inputs, room), valid), places.spaced_readers(room)
-        if positions.shape[1] * FEW < memory.length:
-            mixed = self.convolve(places.taken(x), memory, positions)
-        elif places.num_readers == memory.length:
-            mixed = self.convolve(x, memory, None)
+        inputs = self.write(x).inputs
+        fuses = self.options.normalization == "softmax" or not self.options.renormalize_padding
+        if is_convolved_as_it_lies(inputs, self.options.kernel_size, fused_renormalization=fuses):
+            positions = None if places.readers_there is None else places.readers_there.unsqueeze(0)
+            mixed = self.convolve(places.taken(x), InputMemory(inputs), positions, places.sequences.segments)
         else:
-            mixed = self.convolve_everywhere(places.taken(x), memory, positions).index_select(1, positions[0])
+            mixed = self._convolved_apart(x, inputs, places)
         if self.conv_bias is not None:
             mixed = mixed + self.conv_bias
         return self.out_projection(mixed)
 
+    def _convolved_apart(self, x: Tensor, inputs: Float[Tensor, "1 N C"], places: Places) -> Float[Tensor, "1 A C"]:
+        room = self.options.kernel_size - 1
+        valid = places.spaced_valid(room) if self.options.renormalize_padding else None
+        memory, positions = InputMemory(places.spaced(inputs, room), valid), places.spaced_readers(room)
+        if positions.shape[1] * FEW < memory.length:
+            return self.convolve(places.taken(x), memory, positions)
+        if places.num_readers == memory.length:
+            return self.convolve(x, memory, None)
+        return self.convolve_everywhere(places.taken(x), memory, positions).index_select(1, positions[0])
+
     @abstractmethod
     def convolve(
-        self, x: Float[Tensor, "B P D"], memory: InputMemory, positions: Int[Tensor, "B P"] | None
+        self,
+        x: Float[Tensor, "B P D"],
+        memory: InputMemory,
+        positions: Int[Tensor, "B P"] | None,
+        segments: Int[Tensor, "1 L"] | None = None,
     ) -> Float[Tensor, "B P C"]:
-        """The convolution of the memory at the positions that read."""
+        """The convolution of the memory at the positions that read; ``segments`` number sequences in its one row."""
 
     @abstractmethod
     def convolve_everywhere(
