@@ -45,12 +45,14 @@ WEIGHTS = {"linear": "linear", "sqrt": "sqrt", "inverse-sqrt": "inverse_sqrt", "
 WEIGHED = [f"aligned-{row}" for row in WEIGHTS]
 ABLATIONS = [*WEIGHED, *(f"aligned-{row}" for row in ("gradients", "separate", "subset"))]
 DISTILLED = "aligned-distilled"
+SKIPPING = "aligned-layerskip"
+MIXERS = ("lightconv", "dynamicconv")
 MIXED = ("mixed-1", "mixed-3", "mixed-6")
 SMALL = (*MIXED, *(f"{row}-frozen" for row in POLICIES), BEST, "confidence-frozen", DISTILLED)
 ROWS = {
     "iwslt14": (*ABLATIONS, *MIXED, *POLICIES, f"{BEST}-frozen", f"{BEST}-joint"),
     "wmt14-en-fr": tuple(POLICIES),
-    "iwslt14_part": (*SMALL, *WEIGHED),
+    "iwslt14_part": (*SMALL, *WEIGHED, SKIPPING, *(f"aligned-{mixer}" for mixer in MIXERS)),
     "multi30k": SMALL,
 }
 """Those beside ``aligned`` and the shallow models, which every set has."""
@@ -79,6 +81,12 @@ def trained_in(folder: str) -> Recipe:
     """The recipe whose command leaves its run there."""
     (name,) = (name for name, known in RECIPES.items() if known.facts["command"].endswith(f"--out {folder}"))
     return read(name)
+
+
+def ordinary_of(data: str, row: str) -> Recipe:
+    """What a model with exits is compared with: the one without, of the same mixer."""
+    mixer = row.removeprefix("aligned-")
+    return read(f"translation/{data}-{mixer}" if mixer in MIXERS else SETS[data][0])
 
 
 def options_of(recipe: Recipe) -> ModelConfig:
@@ -161,7 +169,7 @@ def test_shallow_models(data: str, row: str) -> None:
 
 @pytest.mark.parametrize(("data", "row"), [case for case in WITH_EXITS if case not in SECOND])
 def test_exits_are_trained_like_the_ordinary_model(data: str, row: str) -> None:
-    ordinary, recipe = read(SETS[data][0]), recipe_of(data, row)
+    ordinary, recipe = ordinary_of(data, row), recipe_of(data, row)
     goes_one_by_one = {"graphs": False, "half_states": False} if row == "aligned-gradients" else {}
     assert like(recipe.training) == like(ordinary.training, **goes_one_by_one)
     assert (recipe.generation, recipe.evaluation) == (ordinary.generation, ordinary.evaluation)
@@ -177,6 +185,22 @@ def test_distilled(data: str) -> None:
     recipe = recipe_of(data, DISTILLED)
     assert exits_of(recipe) == ExitTrainingConfig(distill=0.5, distill_divergence="teacher")
     assert options_of(recipe) == options_of(recipe_of(data, "aligned"))
+
+
+def test_blocks_left_out_at_random() -> None:
+    recipe = recipe_of("iwslt14_part", SKIPPING)
+    expected = ExitTrainingConfig(weights="inverse", layer_dropout="layerskip", layer_dropout_chance=0.2)
+    assert exits_of(recipe) == expected
+    assert options_of(recipe) == options_of(recipe_of("iwslt14_part", "aligned"))
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_other_mixers(mixer: str) -> None:
+    recipe = recipe_of("iwslt14_part", f"aligned-{mixer}")
+    assert exits_of(recipe) == ExitTrainingConfig(objective="aligned", weights="equal")
+    model = options_of(recipe)
+    assert replace(model, exits=None) == options_of(read(f"translation/iwslt14_part-{mixer}"))
+    assert model.exit_depths == (1, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.parametrize("data", ["iwslt14", "iwslt14_part"])
@@ -253,8 +277,8 @@ def built(model: ModelConfig) -> nn.Module:
 
 
 @cache
-def num_ordinary(data: str) -> int:
-    return num_parameters(options_of(read(SETS[data][0])))
+def num_ordinary(data: str, row: str) -> int:
+    return num_parameters(options_of(ordinary_of(data, row)))
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -265,7 +289,7 @@ def num_parameters(model: ModelConfig) -> int:
 def test_parameters(data: str, row: str) -> None:
     """Exits cost nothing where heads are tied, a matrix each where they are not, and a policy a few rows."""
     model = options_of(recipe_of(data, row))
-    extra = num_parameters(model) - num_ordinary(data)
+    extra = num_parameters(model) - num_ordinary(data, row)
     policy = None if model.policy is None else model.policy["kind"]
     width, num_exits = model.width, len(model.exit_depths)
     assert (
