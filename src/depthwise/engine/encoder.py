@@ -17,7 +17,8 @@ import torch
 from depthwise.depth import Context, Plan, State, StructurePredictor, Visit
 from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.engine.rows import on_device
-from depthwise.memory import Index, Places, Sequences, sent, sent_together
+from depthwise.engine.walk import Walk
+from depthwise.memory import Index, Places, Sequences, sent
 from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -49,7 +50,7 @@ class CompactEncoder:
         places = np.flatnonzero(real.numpy())
         there = on_device(places, x.device)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
-        walk = _Walk(stack, self._blocks, packed, places // x.shape[1])
+        walk = Walk(stack, self._blocks, packed, places // x.shape[1])
         if structure is not None:
             _run_structured(walk, structure, x.shape[1])
         elif plan is not None:
@@ -73,61 +74,7 @@ class CompactEncoder:
         return output, torch.zeros_like(steps).flatten().index_copy(0, there, depths.to(steps.dtype)).view_as(steps)
 
 
-class _Walk:
-    """Tokens on their way through a stack. Indices are the host's; only ``x`` and what came of it is elsewhere.
-
-    ``origin`` says where the tokens that are still of use stood at the start, and ``depths`` how many blocks each token
-    has run; whoever lets them run counts.
-    """
-
-    def __init__(self, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index) -> None:
-        self.stack, self.x, self._blocks = stack, x, blocks
-        self.sequences, self.origin = Sequences.of(rows, x.device), np.arange(len(rows))
-        self.depths = np.zeros(len(rows), dtype=np.int64)
-        self._done = x
-
-    @property
-    def rows(self) -> Index:
-        return self.sequences.rows
-
-    def run(
-        self,
-        layer: int,
-        readers: Index | None = None,
-        there: Int[Tensor, "A"] | None = None,
-        weight: Float[Tensor, "1 A"] | None = None,
-    ) -> None:
-        """One block for some tokens, or for all; ``there`` are their numbers on the device, where it has them."""
-        if readers is not None and len(readers) == len(self.rows):
-            readers = there = None
-        places = Places(self.sequences, readers, there)
-        after = self._blocks.block(self.stack, layer).run_packed(self.x, places, weight)
-        if places.readers_there is None:
-            self.x = after
-        else:
-            self.x.index_copy_(1, places.readers_there, after)
-
-    def keep(self, tokens: Index) -> None:
-        """Go on with these tokens, whole sequences, alone."""
-        if len(tokens) == len(self.rows):
-            return
-        self._put_aside()
-        self.x = self.x.index_select(1, on_device(tokens, self.x.device))
-        self.sequences, self.origin = Sequences.of(self.rows[tokens], self.x.device), self.origin[tokens]
-
-    def result(self) -> Float[Tensor, "1 N D"]:
-        """The last state of every token."""
-        self._put_aside()
-        return self._done
-
-    def _put_aside(self) -> None:
-        if len(self.origin) == self._done.shape[1]:
-            self._done = self.x
-        else:
-            self._done.index_copy_(1, on_device(self.origin, self.x.device), self.x)
-
-
-def _run_structured(walk: _Walk, structure: StructurePredictor, width: int) -> None:
+def _run_structured(walk: Walk, structure: StructurePredictor, width: int) -> None:
     """Static layers for all, then what they say of the others. Waits for the device once, and not where all run."""
     for layer in range(structure.num_static):
         walk.run(layer)
@@ -141,7 +88,7 @@ def _run_structured(walk: _Walk, structure: StructurePredictor, width: int) -> N
 
 
 def _run_plan(
-    walk: _Walk, run: npt.NDArray[np.bool_], weights: Float[Tensor, "L N"] | None, num_before: int = 0
+    walk: Walk, run: npt.NDArray[np.bool_], weights: Float[Tensor, "L N"] | None, num_before: int = 0
 ) -> None:
     """What a plan (L, N) says of the layers above ``num_before``: it need not be that tokens run their first blocks.
 
@@ -152,15 +99,14 @@ def _run_plan(
     for first, end in pairwise((0, *np.unique(ends[ends > 0]).tolist())):
         walk.keep(np.flatnonzero(ends[walk.origin] > first))
         readers = [np.flatnonzero(runs) for runs in run[first:end, walk.origin]]
-        there = sent_together(readers, walk.x.device)
-        for layer in range(first, end):
-            here, chosen = readers[layer - first], there[layer - first]
+        walk.tell(num_before + first, readers)
+        for layer, here in enumerate(readers, first):
             if len(here) == 0:
                 continue
             weight = None
             if weights is not None:
                 weight = weights[layer].index_select(0, on_device(walk.origin[here], weights.device)).unsqueeze(0)
-            walk.run(num_before + layer, here, chosen, weight)
+            walk.run(num_before + layer, weight)
 
 
 def _ends_of_rows(run: npt.NDArray[np.bool_], sequences: Sequences) -> Index:
@@ -173,7 +119,7 @@ def _ends_of_rows(run: npt.NDArray[np.bool_], sequences: Sequences) -> Index:
     return np.where(wanted.any(0), last, 0)[sequences.rows]
 
 
-def _run_leaving(walk: _Walk, exits: Sequence[int], question: "_Question") -> None:
+def _run_leaving(walk: Walk, exits: Sequence[int], question: "_Question") -> None:
     """Whoever runs is asked at every exit; the policy sees nobody else."""
     running = np.arange(len(walk.rows))
     for layer in range(walk.stack.num_layers):
@@ -187,7 +133,8 @@ def _run_leaving(walk: _Walk, exits: Sequence[int], question: "_Question") -> No
         running = np.searchsorted(live, running)
         walk.keep(live)
         walk.depths[walk.origin[running]] += 1
-        walk.run(layer, running)
+        walk.tell(layer, [running])
+        walk.run(layer)
 
 
 class _Question:
@@ -202,13 +149,13 @@ class _Question:
         self._memory: State = {}
         self._asked: Index | None = None
 
-    def stays(self, walk: _Walk, depth: int, running: Index) -> npt.NDArray[np.bool_]:
+    def stays(self, walk: Walk, depth: int, running: Index) -> npt.NDArray[np.bool_]:
         """Who of those that run does not leave here. Waits for the device, once."""
         if self._leaving.summary is None:
             return self._asked_of_tokens(walk, depth, running)
         return self._asked_of_rows(walk, depth)
 
-    def _asked_of_tokens(self, walk: _Walk, depth: int, running: Index) -> npt.NDArray[np.bool_]:
+    def _asked_of_tokens(self, walk: Walk, depth: int, running: Index) -> npt.NDArray[np.bool_]:
         leaving, device = self._leaving, walk.x.device
         x = walk.x if len(running) == walk.x.shape[1] else walk.x.index_select(1, on_device(running, device))
         states = walk.stack.normalized(x, depth)
@@ -221,7 +168,7 @@ class _Question:
         stays: npt.NDArray[np.bool_] = ~leaves[0].cpu().numpy()
         return stays
 
-    def _asked_of_rows(self, walk: _Walk, depth: int) -> npt.NDArray[np.bool_]:
+    def _asked_of_rows(self, walk: Walk, depth: int) -> npt.NDArray[np.bool_]:
         leaving = self._leaving
         grid, valid = Places(walk.sequences).padded(walk.x, self._width)
         states = walk.stack.normalized(grid, depth)
