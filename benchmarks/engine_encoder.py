@@ -48,6 +48,8 @@ class Setting:
     mixers: Sequence[str]
     batches: Sequence[int]
     repeats: int
+    graphs: bool = False
+    """Whether blocks of adaptive encoders are recorded."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def drawn_depths(kind: str, shape: tuple[int, int]) -> Tensor:
 def cases(setting: Setting) -> Iterator[Case]:
     for mixer in setting.mixers:
         model = build(mixer, setting)
-        engine, stack = Engine(model), model.config.options.encoder
+        engine, stack = Engine(model, graphs=setting.graphs or "auto"), model.config.options.encoder
         assert stack is not None
         cost = StackCost(stack, setting.width)
         for kind in KINDS:

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from depthwise.depth import Plan, StructurePredictor
 from depthwise.engine.encoder import CompactEncoder, on_host, planned
 from depthwise.engine.linear_maps import can_pack
+from depthwise.engine.recorded_walk import RecordedWalks
 from depthwise.engine.structured import run_by_rows
 from depthwise.models.masked import Leaving, run_leaving, run_masked, run_structured
 from depthwise.models.stack import Stack, StackOutput
@@ -63,8 +64,8 @@ class ChosenEncoder:
     Stacks that are sharded over processes are the masked one's: their blocks have to be called as they are.
     """
 
-    def __init__(self) -> None:
-        self.compact, self.masked = CompactEncoder(), MaskedEncoder()
+    def __init__(self, recorded: RecordedWalks | None = None) -> None:
+        self.compact, self.masked = CompactEncoder(recorded), MaskedEncoder()
 
     @property
     def token_layers(self) -> int:

@@ -7,7 +7,8 @@ was made there, and once for each decision that a policy takes on the way. Of a 
 padding beside it, it asks nothing at all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 from depthwise.depth import Context, Plan, State, StructurePredictor, Visit
 from depthwise.engine.packed_blocks import PackedBlocks, packs
+from depthwise.engine.recorded_walk import RecordedWalks
 from depthwise.engine.rows import on_device
 from depthwise.engine.walk import Walk
 from depthwise.memory import Index, Places, Sequences, sent
@@ -25,11 +27,14 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 
 class CompactEncoder:
-    """An executor (``models.executing``). ``token_layers`` counts the blocks that tokens ran, call after call."""
+    """An executor (``models.executing``). ``token_layers`` counts the blocks that tokens ran, call after call.
 
-    def __init__(self) -> None:
+    With ``recorded``, blocks are recorded where that is possible.
+    """
+
+    def __init__(self, recorded: RecordedWalks | None = None) -> None:
         self.token_layers = 0
-        self._blocks = PackedBlocks()
+        self._blocks, self._recorded = PackedBlocks(), recorded
 
     def __call__(
         self,
@@ -50,21 +55,21 @@ class CompactEncoder:
         places = np.flatnonzero(real.numpy())
         there = on_device(places, x.device)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
-        walk = Walk(stack, self._blocks, packed, places // x.shape[1])
-        if structure is not None:
-            _run_structured(walk, structure, x.shape[1])
-        elif plan is not None:
-            weights = None if plan.weight is None else sent(plan.weight, x.device).flatten(1)[:, there]
-            run = plan.run.cpu().flatten(1).numpy()
-            _run_plan(walk, run if len(places) == real.numel() else run[:, places], weights)
-        elif leaving is not None:
-            question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
-            _run_leaving(walk, leaving.exits, question)
-        else:
-            for layer in range(stack.num_layers):
-                walk.run(layer)
-            walk.depths += stack.num_layers
-        last = walk.result()
+        with self._walk(stack, packed, places // x.shape[1], structure is not None or _has_weights(plan)) as walk:
+            if structure is not None:
+                _run_structured(walk, structure, x.shape[1])
+            elif plan is not None:
+                weights = None if plan.weight is None else sent(plan.weight, x.device).flatten(1)[:, there]
+                run = plan.run.cpu().flatten(1).numpy()
+                _run_plan(walk, run if len(places) == real.numel() else run[:, places], weights)
+            elif leaving is not None:
+                question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
+                _run_leaving(walk, leaving.exits, question)
+            else:
+                for layer in range(stack.num_layers):
+                    walk.run(layer)
+                walk.depths += stack.num_layers
+            last = walk.result()
         self.token_layers += int(walk.depths.sum())
         depths = on_device(walk.depths, x.device)
         seen = stack.normalized_each(last, depths.unsqueeze(0))
@@ -72,6 +77,20 @@ class CompactEncoder:
             return StackOutput(last.view_as(x), seen.view_as(x)), depths.to(steps.dtype).view_as(steps)
         output = StackOutput(_put_back(x, there, last), _put_back(stack.normalized(x), there, seen))
         return output, torch.zeros_like(steps).flatten().index_copy(0, there, depths.to(steps.dtype)).view_as(steps)
+
+    @contextmanager
+    def _walk(self, stack: Stack, x: Float[Tensor, "1 N D"], rows: Index, is_weighed: bool) -> Iterator[Walk]:
+        """By recorded blocks where there are such, and nobody else is walking that way."""
+        recorded = self._recorded
+        if recorded is None or is_weighed or not recorded.serve(stack, x):
+            yield Walk(stack, self._blocks, x, rows)
+        elif recorded.one_at_a_time.acquire(blocking=False):
+            try:
+                yield recorded.begin(stack, self._blocks, x, rows)
+            finally:
+                recorded.one_at_a_time.release()
+        else:
+            yield Walk(stack, self._blocks, x, rows)
 
 
 def _run_structured(walk: Walk, structure: StructurePredictor, width: int) -> None:
@@ -107,6 +126,10 @@ def _run_plan(
             if weights is not None:
                 weight = weights[layer].index_select(0, on_device(walk.origin[here], weights.device)).unsqueeze(0)
             walk.run(num_before + layer, weight)
+
+
+def _has_weights(plan: Plan | None) -> bool:
+    return plan is not None and plan.weight is not None
 
 
 def _ends_of_rows(run: npt.NDArray[np.bool_], sequences: Sequences) -> Index:

@@ -12,6 +12,8 @@ from depthwise.engine.gated import GatedDecoding
 from depthwise.engine.lossless import Drafting, Drafts
 from depthwise.engine.prompts import check_model
 from depthwise.engine.recorded import Graphs
+from depthwise.engine.recorded_walk import RecordedWalks
+from depthwise.engine.recorder import GraphRecorder
 from depthwise.engine.regrouping import Room, generate_in_batches, plans_sequences
 from depthwise.engine.request_queue import QueueOptions, RequestQueue
 from depthwise.engine.search_options import options_set_in, unknown_options
@@ -32,7 +34,8 @@ class Engine:
     gives the tokens of the model's own ``generate`` from a memory that is written in place. ``token_layers`` counts the
     blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
     ``executed_by(engine.executor)``, those of any call. ``graphs`` says whether text is generated from CUDA graphs:
-    "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False.
+    "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False. With True, blocks of
+    adaptive encoders on a GPU are recorded as well, where they can be.
 
     With ``drafting``, whatever is generated is decoded losslessly (see ``lossless``); ``drafts`` says how that went so
     far, and ``generated_layers`` how many blocks new tokens ran, rejected ones included.
@@ -43,7 +46,7 @@ class Engine:
     ) -> None:
         self.model, self.drafting = model.eval(), drafting
         self.drafts, self.generated_layers = Drafts(), 0
-        self.executor = ChosenEncoder()
+        self.executor = ChosenEncoder(RecordedWalks(GraphRecorder) if graphs is True else None)
         self._decoding: Decoding | None = None
         self._gated: GatedDecoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):

@@ -29,15 +29,37 @@ WORTH_NARROWING = 0.9
 class Sequences:
     """Where N tokens stand: ``rows`` numbers their sequences from 0 without a gap, and tokens of the same one lie side
     by side in their order. Worth keeping from block to block, as long as the tokens are the same.
+
+    With ``are_tabled`` the host knows sizes alone: what follows from the numbers was put in its place (``tabled``).
     """
 
     rows: Index
     device: torch.device
+    are_tabled: bool = False
 
     @classmethod
     def of(cls, rows: Index, device: torch.device) -> "Sequences":
         """The same of rows whose numbers may have gaps."""
         return cls(np.cumsum(np.diff(rows, prepend=rows[:1]) != 0), device)
+
+    @classmethod
+    def tabled(
+        cls,
+        segments: Int[Tensor, "1 N"],
+        grid: tuple[int, int] | None = None,
+        slots: Int[Tensor, "N"] | None = None,
+        valid: Bool[Tensor, "R T"] | None = None,
+    ) -> "Sequences":
+        """Sequences whose numbers stand on the device alone, in tables that others fill: what is computed with them is
+        the same whatever those hold. Without a grid (rows and steps), there are only segments.
+        """
+        made = cls(np.empty(segments.shape[1], dtype=np.int64), segments.device, are_tabled=True)
+        vars(made)["segments"] = segments
+        if grid is not None:
+            num_rows, longest = grid
+            known = {"lengths": np.empty(num_rows, dtype=np.int64), "longest": longest, "slots": slots, "valid": valid}
+            vars(made).update(known)
+        return made
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,6 +135,24 @@ class Places:
     readers: Index | None = None
     sent_before: Int[Tensor, "A"] | None = None
 
+    @classmethod
+    def tabled(
+        cls,
+        sequences: Sequences,
+        readers: Int[Tensor, "A"] | None,
+        most: int | None = None,
+        slots: Int[Tensor, "A"] | None = None,
+    ) -> "Places":
+        """The same of who reads; ``most`` of one row, in whose grid they have ``slots``."""
+        if readers is None:
+            made = cls(sequences)
+            known = {"most_readers": vars(sequences).get("longest")}
+        else:
+            made = cls(sequences, np.empty(len(readers), dtype=np.int64), readers)
+            known = {"most_readers": most, "_reader_slots_there": slots}
+        vars(made).update(known)
+        return made
+
     @property
     def num_readers(self) -> int:
         return len(self.sequences) if self.readers is None else len(self.readers)
@@ -138,7 +178,7 @@ class Places:
         What is left of a sequence may fall apart. Its parts are sequences then: nobody looks over their ends.
         """
         sequences, readers = self.sequences, self.readers
-        if readers is None or len(readers) * (left + 1 + right) > SEEN_OFTEN * len(sequences):
+        if readers is None or sequences.are_tabled or len(readers) * (left + 1 + right) > SEEN_OFTEN * len(sequences):
             return x, self
         if x.device.type != "cpu" and len(sequences) < FEW_ELSEWHERE:
             return x, self
@@ -167,13 +207,18 @@ class Places:
         return np.bincount(self._reader_rows, minlength=len(self.sequences.lengths))
 
     @cached_property
-    def _most_readers(self) -> int:
+    def most_readers(self) -> int:
+        """Of one sequence."""
         return int(self._num_by_row.max())
+
+    def reader_slots(self, most: int) -> Index:
+        """Places of readers in a grid that has room for so many of every sequence."""
+        ranks = np.arange(self.num_readers) - _starts(self._num_by_row)[self._reader_rows]
+        return self._reader_rows * most + ranks
 
     @cached_property
     def _reader_slots(self) -> Index:
-        ranks = np.arange(self.num_readers) - _starts(self._num_by_row)[self._reader_rows]
-        return self._reader_rows * self._most_readers + ranks
+        return self.reader_slots(self.most_readers)
 
     @cached_property
     def _reader_slots_there(self) -> Int[Tensor, "A"]:
@@ -182,9 +227,9 @@ class Places:
     @cached_property
     def positions(self) -> Int[Tensor, "R P"]:
         """Where in its row of ``grid`` each reader of ``reader_grid`` stands; 0 where there is none."""
-        grid = np.zeros(len(self.sequences.lengths) * self._most_readers, dtype=np.int64)
+        grid = np.zeros(len(self.sequences.lengths) * self.most_readers, dtype=np.int64)
         grid[self._reader_slots] = self.sequences.ranks if self.readers is None else self.sequences.ranks[self.readers]
-        return self.sequences.sent(grid.reshape(-1, self._most_readers))
+        return self.sequences.sent(grid.reshape(-1, self.most_readers))
 
     def grid(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "R T D"]:
         """States of all tokens, zeros behind the end of a sequence."""
@@ -199,14 +244,14 @@ class Places:
 
     def reader_grid(self, x: Float[Tensor, "1 A D"]) -> Float[Tensor, "R P D"]:
         """States of the readers of each sequence."""
-        num_rows, most = len(self.sequences.lengths), self._most_readers
-        if num_rows * most == self.num_readers:
+        num_rows, most = len(self.sequences.lengths), self.most_readers
+        if num_rows * most == self.num_readers and not self.sequences.are_tabled:
             return x.view(num_rows, most, -1)
         return _spread(x, self._reader_slots_there, num_rows, most)
 
     def from_reader_grid(self, grid: Float[Tensor, "R P D"]) -> Float[Tensor, "1 A D"]:
         """The way back."""
-        if grid.shape[0] * grid.shape[1] == self.num_readers:
+        if grid.shape[0] * grid.shape[1] == self.num_readers and not self.sequences.are_tabled:
             return grid.reshape(1, self.num_readers, -1)
         return grid.flatten(0, 1).index_select(0, self._reader_slots_there).unsqueeze(0)
 

@@ -1,0 +1,203 @@
+"""Encoders from recorded blocks: what the masked executor says, whatever was walked before."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from depthwise.config import parse_policy
+from depthwise.depth import Plan, build_policy
+from depthwise.engine import CompactEncoder, Engine, recorded_walk
+from depthwise.engine.recorded_walk import RecordedWalks, room_for
+from depthwise.engine.recorder import Rehearsal, Work
+from depthwise.kernels import use_backend
+from depthwise.models.masked import run_masked
+from depthwise.models.stack import Stack
+
+from ..models.conftest import HEADS, config_for, randomized
+
+LAYERS = 4
+Model = Callable[..., Any]
+Batch = Callable[..., dict[str, Tensor]]
+
+
+class Counting(Rehearsal):
+    """Also knows what it was asked for, and what of that came for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[Hashable] = []
+
+    def __call__(self, key: Hashable, work: Work) -> None:
+        self.keys.append(key)
+        super().__call__(key, work)
+
+
+@pytest.fixture(autouse=True)
+def _small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_walk, "LEAST", 4)
+
+
+def stack_of(mixer: str, norm: str = "pre", dtype: torch.dtype = torch.float64) -> Stack:
+    config = config_for("token_classification", mixer, norm, stack={"num_layers": LAYERS})
+    model = randomized(HEADS["token_classification"](config))
+    stack: Stack = model.to(dtype).eval().model.encoder.stack
+    return stack
+
+
+def walked(executor: CompactEncoder, stack: Stack, x: Tensor, valid: Tensor, plan: Plan) -> tuple[Any, Tensor]:
+    with torch.inference_mode():
+        return executor(
+            stack, x, valid=valid, plan=plan, leaving=None, steps=torch.zeros(x.shape[:2], dtype=torch.long)
+        )
+
+
+def drawn(seed: int, lengths: list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor, Plan]:
+    torch.manual_seed(seed)
+    x = torch.randn(len(lengths), max(lengths), 8, dtype=dtype)
+    valid = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    return x, valid, Plan(torch.rand(LAYERS, *x.shape[:2]) < torch.rand(LAYERS, 1, 1))
+
+
+Lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), batches=st.lists(Lengths, min_size=2, max_size=4))
+def test_any_plan(norm: str, seed: int, batches: list[list[int]]) -> None:
+    """One executor for batches of all sizes: tables grow, and hold what others left."""
+    stack, recorder = stack_of("attention", norm), Counting()
+    executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
+    for number, lengths in enumerate([*batches, batches[0]]):
+        x, valid, plan = drawn(seed + number, lengths, torch.float64)
+        found, depths = walked(executor, stack, x, valid, plan)
+        expected = run_masked(stack, x, plan, valid=valid)
+        torch.testing.assert_close(found.last, expected.last, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.final, expected.final, rtol=1e-10, atol=1e-12)
+        assert torch.equal(depths, (plan.run & valid).sum(0))
+
+
+@pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])
+def test_convolutions(mixer: str) -> None:
+    """By the kernels, which Triton's interpreter runs where there is no GPU."""
+    pytest.importorskip("triton")
+    stack, recorder = stack_of(mixer, "post", torch.float32), Counting()
+    executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
+    for number, lengths in enumerate([[3, 1, 5], [2], [3, 1, 5]]):
+        x, valid, plan = drawn(number, lengths, torch.float32)
+        with use_backend("triton"):
+            found, _ = walked(executor, stack, x, valid, plan)
+        expected = run_masked(stack, x, plan, valid=valid)
+        torch.testing.assert_close(found.final[valid], expected.final[valid], rtol=1e-4, atol=1e-5)
+    assert recorder.keys
+
+
+@pytest.mark.parametrize("threshold", [0.34, 0.4, 0.5])
+def test_a_policy_on_the_way(build: Model, draw_batch: Batch, threshold: float) -> None:
+    model = build("token_classification", "attention", stack={"num_layers": LAYERS}, exits={})
+    options = parse_policy({"kind": "confidence", "threshold": threshold})
+    exits = model.config.options.exit_depths
+    model.use_policy(build_policy(options, width=model.config.options.width, exits=exits, has_source=False))
+    recorder = Counting()
+    engine = Engine(model)
+    engine.executor.compact = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
+    for lengths in ((6, 3, 5, 1, 4), (2, 2), (6, 3, 5, 1, 4)):
+        batch = draw_batch("token_classification", lengths)
+        found, expected = engine(**batch), model(**batch)
+        assert torch.equal(found.depths, expected.depths)
+        real = batch["attention_mask"].bool()
+        torch.testing.assert_close(found.logits[real], expected.logits[real], rtol=1e-10, atol=1e-12)
+    assert recorder.keys
+
+
+def test_engines_record_where_they_are_asked_to(build: Model) -> None:
+    model = build("token_classification", "attention")
+    for graphs in ("auto", False):
+        assert Engine(model, graphs=graphs).executor.compact._recorded is None
+    assert Engine(model, graphs=True).executor.compact._recorded is not None
+
+
+def test_the_same_sizes_are_recorded_once() -> None:
+    stack, recorder = stack_of("attention"), Counting()
+    executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
+    x, valid, _ = drawn(0, [9, 9, 9], torch.float64)
+    plans = [Plan.of_depths(torch.tensor([[1, 2, 3, 4, *[2] * 5]] * 3).roll(shift, 1), LAYERS) for shift in range(5)]
+    for plan in plans:
+        walked(executor, stack, x, valid, plan)
+    assert len(set(recorder.keys)) == LAYERS
+    assert len(recorder.keys) == LAYERS * len(plans)
+
+
+def test_answers_stay_as_they_are() -> None:
+    """What is walked next does not change what was given."""
+    stack, executor = stack_of("attention"), CompactEncoder(RecordedWalks(lambda _: Rehearsal(), "cpu"))
+    x, valid, plan = drawn(1, [5, 3], torch.float64)
+    found, _ = walked(executor, stack, x, valid, plan)
+    given_before, given_input = found.last.clone(), x.clone()
+    walked(executor, stack, x.flip(0), valid.flip(0), Plan(plan.run.flip(1)))
+    assert torch.equal(found.last, given_before)
+    assert torch.equal(x, given_input)
+
+
+def test_changed_weights_are_recorded_again() -> None:
+    stack, made = stack_of("attention"), []
+
+    def recorder(_: torch.device) -> Rehearsal:
+        made.append(Counting())
+        return made[-1]
+
+    executor = CompactEncoder(RecordedWalks(recorder, "cpu"))
+    x, valid, plan = drawn(2, [5, 3], torch.float64)
+    walked(executor, stack, x, valid, plan)
+    walked(executor, stack, x, valid, plan)
+    assert len(made) == 1
+    with torch.no_grad():
+        stack.block(0).feed_forward.out.weight.mul_(0.5)
+    found, _ = walked(executor, stack, x, valid, plan)
+    assert len(made) == 2
+    expected = run_masked(stack, x, plan, valid=valid)
+    torch.testing.assert_close(found.last, expected.last, rtol=1e-10, atol=1e-12)
+
+
+def test_whom_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks, x = RecordedWalks(lambda _: Rehearsal(), "cpu"), torch.zeros(1, 6, 8, dtype=torch.float64)
+    stack = stack_of("attention")
+    assert walks.serve(stack, x)
+    assert not walks.serve(stack, x[:, :0]), "nobody walks"
+    assert not walks.serve(stack_of("cnn"), x), "its rows need room between them"
+    assert not walks.serve(stack_of("dynamicconv"), x), "the reference takes one sequence after the other"
+    with torch.autocast("cpu"):
+        assert not walks.serve(stack, x)
+    assert not walks.serve(stack.train(), x), "dropout is drawn by those who train"
+    assert not RecordedWalks(lambda _: Rehearsal()).serve(stack.eval(), x), "there are no graphs on a CPU"
+    monkeypatch.setattr(recorded_walk, "MOST_TOKENS", 5)
+    assert not walks.serve(stack, x), "many tokens are not worth a recording"
+
+
+def test_weights_of_gates_and_others_meanwhile_go_by_hand() -> None:
+    stack, recorder = stack_of("attention"), Counting()
+    executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
+    x, valid, plan = drawn(3, [5, 3], torch.float64)
+    weighed = Plan(plan.run, torch.rand(plan.run.shape, dtype=torch.float64))
+    found, _ = walked(executor, stack, x, valid, weighed)
+    expected = run_masked(stack, x, weighed, valid=valid)
+    torch.testing.assert_close(found.last, expected.last, rtol=1e-10, atol=1e-12)
+    assert executor._recorded is not None
+    with executor._recorded.one_at_a_time:
+        walked(executor, stack, x, valid, plan)
+    assert not recorder.keys
+    walked(executor, stack, x, valid, plan)
+    assert recorder.keys
+
+
+@given(count=st.integers(1, 100_000))
+def test_rooms(count: int) -> None:
+    """Hardly more than is needed, and few different ones."""
+    room = room_for(count)
+    assert count <= room < count + max(recorded_walk.LEAST, count / 8)
+    assert len({room_for(other) for other in range(1024, 2048)}) <= 2 * recorded_walk.STEPS
