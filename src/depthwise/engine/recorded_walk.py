@@ -19,7 +19,7 @@ from depthwise.engine.recorder import Recorder
 from depthwise.engine.static_tables import Arena, rounded_up
 from depthwise.engine.walk import Walk
 from depthwise.kernels import is_convolved_as_it_lies
-from depthwise.memory import Index, Places, Sequences, sent
+from depthwise.memory import Index, Places, Sequences, send_into
 from depthwise.mixers import SelfAttention
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.stack import Stack
@@ -105,7 +105,7 @@ def _serves(mixer: object, x: Tensor) -> bool:
 
 
 class RecordedWalk(Walk):
-    """A walk in tables. Layers of one kind all have attention, or none has."""
+    """A walk in tables. Where any layer attends, these also say where in a grid tokens lie."""
 
     def __init__(
         self, recorded: RecordedStack, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index
@@ -130,9 +130,9 @@ class RecordedWalk(Walk):
                 slots[row, : len(each)] = known.reader_slots(most)
                 self._most[layer + row] = most
             self._told_sizes[layer + row] = size if len(each) < len(self.rows) else None
-        self._listed("readers")[layer:last, : max(sizes)].copy_(sent(torch.from_numpy(listed), self.x.device))
+        send_into(self._listed("readers")[layer:last, : max(sizes)], listed)
         if self._has_grid:
-            self._listed("reader slots")[layer:last, : max(sizes)].copy_(sent(torch.from_numpy(slots), self.x.device))
+            send_into(self._listed("reader slots")[layer:last, : max(sizes)], slots)
 
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:
         assert weight is None, "weights of gates are not recorded"
@@ -180,7 +180,7 @@ class RecordedWalk(Walk):
             self._listed(name)  # whatever has to move does so before anything is recorded
         self._table = table("states", 1, tokens, x.shape[2])
         segments = table("segments", 1, tokens, dtype=torch.int32)
-        segments.copy_(sent(torch.from_numpy(_filled(sequences.rows, tokens, -1).astype(np.int32)), x.device))
+        send_into(segments, _filled(sequences.rows, tokens, -1)[None].astype(np.int32))
         self._table[:, :count] = x
         self._table[:, count:] = 0
         self.x = self._table[:, :count]
@@ -190,9 +190,9 @@ class RecordedWalk(Walk):
             valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
             placed = sequences.rows * rooms.longest + sequences.ranks
             nowhere = (rooms.rows - 1) * rooms.longest
-            slots.copy_(sent(torch.from_numpy(_filled(placed, tokens, nowhere)), x.device))
+            send_into(slots, _filled(placed, tokens, nowhere))
             lengths = _filled(sequences.lengths, rooms.rows, 1)  # a row without any token has no softmax
-            valid.copy_(sent(torch.from_numpy(np.arange(rooms.longest) < lengths[:, None]), x.device))
+            send_into(valid, np.arange(rooms.longest) < lengths[:, None])
             self._places = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid)
 
 

@@ -5,7 +5,7 @@ from depthwise.memory.base import Memory
 from depthwise.memory.inputs import InputMemory
 from depthwise.memory.keys_values import KeyValueMemory
 from depthwise.memory.places import Index, Places, Sequences
-from depthwise.memory.sending import sent, sent_together
+from depthwise.memory.sending import send_into, sent, sent_together
 from depthwise.memory.state import DecodeState, LayerMemory
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Memory",
     "Places",
     "Sequences",
+    "send_into",
     "sent",
     "sent_together",
 ]

@@ -1,6 +1,7 @@
 """What the host has made, where a device needs it, without waiting for that device."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,12 @@ def sent(made: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or made.device.type != "cpu":
         return made.to(device, non_blocking=True)
     return made.pin_memory().to(device, non_blocking=True)
+
+
+def send_into(table: Tensor, made: npt.NDArray[Any]) -> None:
+    """The same into a tensor that is there already."""
+    host = torch.from_numpy(made)
+    table.copy_(host.pin_memory() if table.device.type == "cuda" else host, non_blocking=True)
 
 
 def sent_together(lists: Sequence[npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
