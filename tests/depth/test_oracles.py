@@ -60,6 +60,18 @@ def test_smoothed_without_end_every_token_follows_its_sequence() -> None:
         assert torch.equal(tokens, rows[:, None] * VALID)
 
 
+def test_whole_sequences_that_are_long_have_the_lowest_of_equals() -> None:
+    """Exits that are right as often, at other tokens, are equal: no rounding comes between them."""
+    draws = torch.rand(6, 16, 1000, generator=torch.Generator().manual_seed(0))
+    correct = draws.argsort(-1) < 600
+    valid = torch.arange(1000) < torch.arange(985, 1001)[:, None]
+    scores = correct_scores(correct)
+    for real in (valid, None):
+        found = token_oracle(scores, real, smoothing=math.inf)
+        expected = sequence_oracle(scores, real)[:, None].expand_as(found)
+        assert torch.equal(found, expected if real is None else expected * real)
+
+
 def test_a_high_price_buys_one_block() -> None:
     assert token_oracle(SCORES, penalty=1e6).eq(1).all()
     assert sequence_oracle(SCORES, penalty=1e6).tolist() == [1, 1, 1]

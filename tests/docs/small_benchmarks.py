@@ -132,6 +132,7 @@ BENCHMARKS = {
             "mixers.SPEEDUP": 0.0,
         },
     ),
+    "oracles": Small("correctness oracle", {"penalties": [0.0, 0.1], "smoothings": [0.0, math.inf]}),
     "passes": Small(
         "half states", {"presets": ["multi30k"], "types": 100, "rows": 4, "steps": 8, "repeats": 1}, needs_gpu=True
     ),

@@ -9,6 +9,8 @@ for each token, after smoothing scores over time, or once for a whole sequence, 
 block. What an oracle says is a constant: no gradient comes back through it.
 """
 
+import math
+
 import torch
 
 from depthwise.config.depth import NEVER_CORRECT
@@ -73,6 +75,11 @@ def _smoothed(
     """Σ_t' κ(t, t')·score[t'] over the real tokens of a sequence, κ summing to 1 for every t."""
     if smoothing == 0:
         return scores
+    if math.isinf(smoothing):  # scores that are equal over a sequence stay equal, however long it is
+        if valid is None:
+            return scores.mean(-1, keepdim=True).expand_as(scores)
+        total = scores.masked_fill(~valid, 0.0).sum(-1, keepdim=True)
+        return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(scores)
     length = scores.shape[-1]
     steps = torch.arange(length, device=scores.device, dtype=scores.dtype)
     kernel = torch.exp(-((steps[:, None] - steps[None, :]) ** 2) / smoothing).expand(scores.shape[1], -1, -1)
