@@ -46,6 +46,8 @@ LONG = ("imdb", "agnews", "amazon16", "dbpedia", "yelp_p", "yelp_f")
 COPIES = 8
 MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imdb": 3, "amazon16": 3}
 """For masked language models, 1 elsewhere."""
+RUNS, MASKED_RUN = "runs", "model.word_depths.run"
+"""Where runs are unless told otherwise, and what says where a masked language model is."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
 TABLES = "faster"
 """Begins the names of tables."""
@@ -143,7 +145,7 @@ def jobs(
             if method.masks:
                 masked = masked_job(data, fold)
                 found[masked.name], needs = masked, (masked.name,)
-                changes.append(f"model.word_depths.run=runs/{masked.name}")
+                changes.append(f"{MASKED_RUN}={RUNS}/{masked.name}")
                 changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
             kind = f"{name}-cv" if folds else name
             name_of_run = f"faster-{data}-{kind}-{seed}"
@@ -176,6 +178,12 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
         more = (f"model.encoder.num_layers={num_layers}", *([f"model.from={begin}"] if begin else []))
         for job in jobs([data], [name], seeds, more=more):
             yield replace(job, name=f"{job.name}-layers-{num_layers}")
+
+
+def kept_in(runs: Path, job: Job) -> Job:
+    """The job where runs, and so the masked language model that it needs, are kept in this folder."""
+    changes = (change.replace(f"{MASKED_RUN}={RUNS}/", f"{MASKED_RUN}={runs}/") for change in job.changes)
+    return replace(job, changes=tuple(changes))
 
 
 def write_folds(files: Sequence[Path], into: Path) -> None:
@@ -222,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--folds", action="store_true", help="five folds in the place of seeds")
         command.add_argument("--sweep", choices=("penalty", "layers"))
         command.add_argument("--from", dest="begin", help="the run that models of a sweep over layers begin with")
-        command.add_argument("--runs", type=Path, default=Path("runs"))
+        command.add_argument("--runs", type=Path, default=Path(RUNS))
         command.add_argument("--into", type=Path, default=RECORD, help="file of records")
         command.add_argument("--at-once", type=int, default=1, help="runs side by side")
         command.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
@@ -283,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = jobs(sets, methods, seeds, folds=options.folds)
     else:
         wanted = list({job.name: job for job in sweep_jobs(options.sweep, sets, seeds, options.begin)}.values())
+    wanted = [kept_in(options.runs, job) for job in wanted]
     if options.command == "run":
         campaign = Campaign(wanted, options.runs, options.into, options.extra, options.at_once, options.seconds)
         return campaign.run()

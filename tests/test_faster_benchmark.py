@@ -93,6 +93,10 @@ def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert [line.rpartition("/")[2] for line in trained[2:]] == [
         *("faster-trec-masked", "faster-trec-reconstruction-1", "faster-trec-reconstruction-2")
     ]
+    assert faster.main(["plan", "--sets", "trec", "--methods", "reconstruction", "--runs", "else/where"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "reconstruction-1" in line and "train" in line)
+    assert "model.word_depths.run=else/where/faster-trec-masked" in line
+    assert line.endswith("--out else/where/faster-trec-reconstruction-1")
     with pytest.raises(SystemExit):
         faster.main(["plan", "--methods", "magic"])
 
