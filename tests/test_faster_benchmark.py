@@ -1,6 +1,5 @@
 """``benchmarks/faster.py``: the commands of depth in advance are those that the tables look for."""
 
-import importlib.util
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from depthwise.config import read_recipe
 from depthwise.evaluation import evaluate_run, load_run
 
 from .evaluation.test_word_depths import LAYERS, masked_word_run, word_run
+from .scripts import loaded
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -21,13 +21,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 def faster() -> Iterator[Any]:
     sys.path.insert(0, str(FOLDER))
     try:
-        spec = importlib.util.spec_from_file_location("faster_benchmark", FOLDER / "faster.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["faster_benchmark"] = module
-        spec.loader.exec_module(module)
-        yield module
+        yield loaded("benchmarks/faster.py")
     finally:
         sys.path.remove(str(FOLDER))
 

@@ -1,9 +1,7 @@
 """``benchmarks/oracles.py``: what oracles find against plain computations, and identities between them."""
 
-import importlib.util
 import json
 import math
-import sys
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,11 @@ from depthwise.evaluation import Run, load_run
 from depthwise.models.exits import HasExits
 
 from .evaluation.conftest import PAIRS, MakeRun, _no_bars, make_run, originals
+from .scripts import loaded
 
 __all__ = ["_no_bars", "make_run", "originals"]
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "oracles.py"
-_spec = importlib.util.spec_from_file_location("oracles_benchmark", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-oracles: Any = importlib.util.module_from_spec(_spec)
-sys.modules["oracles_benchmark"] = oracles
-_spec.loader.exec_module(oracles)
+oracles = loaded("benchmarks/oracles.py")
 
 NUM_TOKENS = sum(len(target.split()) + 1 for _, target in PAIRS)
 """Of the targets, with the end of each."""

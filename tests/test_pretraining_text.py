@@ -1,22 +1,17 @@
 """The text to pretrain on: documents of sentences, from the formats that other tasks read."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "pretraining_text.py"
+from .scripts import loaded
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pretraining_text", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: ModuleType = loaded("benchmarks/pretraining_text.py")
     return module
 
 

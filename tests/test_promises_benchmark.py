@@ -1,8 +1,6 @@
 """``benchmarks/promises.py``: promises that are kept, those that are not, and the settings of a run on other data."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,16 +23,11 @@ from depthwise.metrics import compare_means
 from depthwise.metrics import risk as bounds
 
 from .evaluation.conftest import MakeRun, _no_bars, make_run, originals
+from .scripts import loaded
 
 __all__ = ["_no_bars", "make_run", "originals"]
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "promises.py"
-_spec = importlib.util.spec_from_file_location("promises_benchmark", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-promises: Any = importlib.util.module_from_spec(_spec)
-sys.modules["promises_benchmark"] = promises
-_spec.loader.exec_module(promises)
+promises = loaded("benchmarks/promises.py")
 
 RISK, ERROR = 0.1, 0.1
 

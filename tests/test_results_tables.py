@@ -1,6 +1,5 @@
 """The tables of docs/results.md: made of what runs hold, and of nothing else."""
 
-import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -13,12 +12,9 @@ import yaml
 from depthwise.config import built_in, read_recipe
 from depthwise.tasks.build import TASKS
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "results.py"
-_spec = importlib.util.spec_from_file_location("results_tables", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-results: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(results)
+from .scripts import loaded
+
+results = loaded("benchmarks/results.py")
 
 TABLE = {
     "label": "model",

@@ -17,8 +17,6 @@ from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.decoding import Decoding
 from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, NoFill, Recompute
 from depthwise.engine.prepared import Prepared
-from depthwise.engine.recorded_walk import RecordedWalks
-from depthwise.engine.recorder import GraphRecorder
 from depthwise.engine.stepping import Stepper
 from depthwise.models.executing import executed_by
 from depthwise.models.masked import run_masked
@@ -122,32 +120,6 @@ def test_plans_known_in_advance_never_wait(build: Model, mixer: str, dtype: torc
     run_all()  # kernels are compiled and libraries loaded
     with never_waiting():
         run_all()
-
-
-@pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_recorded_blocks(build: Model, mixer: str, dtype: torch.dtype) -> None:
-    """Batches of several sizes from the same tables: by hand, recorded and repeated; nobody waits while they repeat."""
-    stack = build("token_classification", mixer, "post", stack=DEEP).to(DEVICE, dtype).model.encoder.stack
-    recorded, plain = CompactEncoder(RecordedWalks(GraphRecorder)), CompactEncoder()
-    batches = []
-    for num_rows, longest in ((5, 9), (2, 33), (40, 12)):
-        x = torch.randn(num_rows, longest, WIDTH, dtype=dtype, device=DEVICE)
-        steps = torch.zeros(num_rows, longest, dtype=torch.long, device=DEVICE)
-        batches.append((x, steps, Plan.of_depths(torch.randint(1, LAYERS + 1, (num_rows, longest)), LAYERS)))
-
-    @torch.inference_mode()
-    def run_all(executor: CompactEncoder) -> list[Tensor]:
-        found = [executor(stack, x, valid=None, plan=plan, leaving=None, steps=steps) for x, steps, plan in batches]
-        return [output.final for output, _ in found]
-
-    expected = run_all(plain)
-    tolerance = 1e-4 if dtype == torch.float32 else 0.1
-    for _ in range(4):
-        for found, wanted in zip(run_all(recorded), expected, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
-    with never_waiting():
-        run_all(recorded)
 
 
 @pytest.mark.parametrize("head", ["sequence_classification", "token_classification", "question_answering"])

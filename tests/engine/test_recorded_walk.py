@@ -13,12 +13,13 @@ from depthwise.config import parse_policy
 from depthwise.depth import Plan, build_policy
 from depthwise.engine import CompactEncoder, Engine, recorded_walk
 from depthwise.engine.recorded_walk import RecordedWalks, room_for
-from depthwise.engine.recorder import Rehearsal, Work
+from depthwise.engine.recorder import GraphRecorder, Rehearsal, Work
 from depthwise.kernels import use_backend
 from depthwise.models.masked import run_masked
 from depthwise.models.stack import Stack
 
 from ..models.conftest import HEADS, config_for, randomized
+from .test_gpu import DEVICE, WIDTH, never_waiting
 
 LAYERS = 4
 Model = Callable[..., Any]
@@ -193,6 +194,35 @@ def test_weights_of_gates_and_others_meanwhile_go_by_hand() -> None:
     assert not recorder.keys
     walked(executor, stack, x, valid, plan)
     assert recorder.keys
+
+
+@pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
+def test_graphs(build: Model, mixer: str, dtype: torch.dtype) -> None:
+    """Batches of several sizes from the same tables: by hand, recorded and repeated; nobody waits while they repeat."""
+    model = build("token_classification", mixer, "post", stack={"num_layers": LAYERS})
+    stack = model.to(DEVICE, dtype).model.encoder.stack
+    recorded, plain = CompactEncoder(RecordedWalks(GraphRecorder)), CompactEncoder()
+    batches = []
+    for num_rows, longest in ((5, 9), (2, 33), (40, 12)):
+        x = torch.randn(num_rows, longest, WIDTH, dtype=dtype, device=DEVICE)
+        steps = torch.zeros(num_rows, longest, dtype=torch.long, device=DEVICE)
+        batches.append((x, steps, Plan.of_depths(torch.randint(1, LAYERS + 1, (num_rows, longest)), LAYERS)))
+
+    @torch.inference_mode()
+    def run_all(executor: CompactEncoder) -> list[Tensor]:
+        found = [executor(stack, x, valid=None, plan=plan, leaving=None, steps=steps) for x, steps, plan in batches]
+        return [output.final for output, _ in found]
+
+    expected = run_all(plain)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    for _ in range(4):
+        for found, wanted in zip(run_all(recorded), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+    with never_waiting():
+        run_all(recorded)
 
 
 @given(count=st.integers(1, 100_000))

@@ -1,6 +1,5 @@
 """``examples/client.py`` against a server that says what it should."""
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ..scripts import loaded
 from .fake_server import SETTING, FakeServer, Refusal
 
 FILE = Path(__file__).parents[2] / "examples" / "client.py"
@@ -17,12 +17,7 @@ FILE = Path(__file__).parents[2] / "examples" / "client.py"
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("client_example", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("examples/client.py")
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from depthwise.engine.packed_blocks import PackedBlocks
 from depthwise.engine.recorder import Recorder
 from depthwise.engine.static_tables import Arena, rounded_up
 from depthwise.engine.walk import Walk
-from depthwise.kernels import is_convolved_as_it_lies
 from depthwise.memory import Index, Places, Sequences, send_into
 from depthwise.mixers import SelfAttention
 from depthwise.mixers.projected import ProjectedConv
@@ -97,11 +96,7 @@ class RecordedWalks:
 def _serves(mixer: object, x: Tensor) -> bool:
     if isinstance(mixer, SelfAttention):
         return mixer.relative is None and mixer.window is None and not mixer.causal
-    if isinstance(mixer, ProjectedConv):
-        options = mixer.options
-        fuses = options.normalization == "softmax" or not options.renormalize_padding
-        return is_convolved_as_it_lies(x, options.kernel_size, fused_renormalization=fuses)
-    return False
+    return isinstance(mixer, ProjectedConv) and mixer.reads_as_it_lies(x)
 
 
 class RecordedWalk(Walk):

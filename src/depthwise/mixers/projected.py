@@ -73,8 +73,7 @@ class ProjectedConv(Mixer):
         """
         x, places = places.narrowed(x, self.left, self.options.kernel_size - 1 - self.left)
         inputs = self.write(x).inputs
-        fuses = self.options.normalization == "softmax" or not self.options.renormalize_padding
-        if is_convolved_as_it_lies(inputs, self.options.kernel_size, fused_renormalization=fuses):
+        if self.reads_as_it_lies(inputs):
             positions = None if places.readers_there is None else places.readers_there.unsqueeze(0)
             mixed = self.convolve(places.taken(x), InputMemory(inputs), positions, places.sequences.segments)
         else:
@@ -82,6 +81,11 @@ class ProjectedConv(Mixer):
         if self.conv_bias is not None:
             mixed = mixed + self.conv_bias
         return self.out_projection(mixed)
+
+    def reads_as_it_lies(self, inputs: Float[Tensor, "1 _n _c"]) -> bool:
+        """Whether a kernel convolves packed sequences of such inputs without room between them."""
+        fuses = self.options.normalization == "softmax" or not self.options.renormalize_padding
+        return is_convolved_as_it_lies(inputs, self.options.kernel_size, fused_renormalization=fuses)
 
     def _convolved_apart(self, x: Tensor, inputs: Float[Tensor, "1 N C"], places: Places) -> Float[Tensor, "1 A C"]:
         room = self.options.kernel_size - 1
