@@ -66,10 +66,13 @@ class Launch:
     runners: dict[Kind, Any] = field(default_factory=dict)
 
     def run(self, kind: Kind, *tensors: Tensor) -> None:
-        """Launch with tensors of a kind. Those of a kind that came before are not looked at one by one."""
+        """Launch with tensors of a kind. Of a kind that came before only addresses are told.
+
+        Triton asks the driver about each tensor that it is given, and takes an address as it is.
+        """
         runner = self.runners.get(kind)
         if runner is not None:
-            runner(*tensors, *self.numbers, *self.plan.constants.values())
+            runner(*[tensor.data_ptr() for tensor in tensors], *self.numbers, *self.plan.constants.values())
             return
         compiled = self.plan.launch(self.programs, tensors, self.numbers, *self.aligned)
         if kind is not None and compiled is not None:
