@@ -75,6 +75,7 @@ BENCHMARKS = {
         {"widths": [32], "layers": [2], "tokens": ["2x4"], "repeats": 1},
         {**SAMPLES, "choosing.SHORTEST_SAMPLE": MOMENT},
     ),
+    "curves": Small("after update"),
     "engine": Small(
         "Asked and found",
         {"width": 64, "batches": [2], "presets": ["iwslt-dynamicconv"], **DEPTHS},
