@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 from depthwise.config import parse_policy
 from depthwise.depth import Plan, Policy, build_policy
 from depthwise.engine import CompactEncoder, Engine
-from depthwise.engine.encoder import on_host
+from depthwise.engine.encoder import SHARE_THAT_PARTS, _partings, on_host
+from depthwise.engine.walk import Walk
 from depthwise.models.executing import current_executor, executed_by
 from depthwise.models.masked import run_masked
 
@@ -47,20 +50,30 @@ def encoder_of(mixer: str, norm: str) -> Any:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mixer", MIXERS)
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5), left=st.booleans())
-def test_any_plan(mixer: str, norm: str, seed: int, lengths: list[int], left: bool) -> None:
-    """Any token may run any block; padding stands on either side; also weights, where norms allow them."""
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    left=st.booleans(),
+    num_full=st.sampled_from([0, 0, 1, LAYERS]),
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_any_plan(
+    mixer: str, norm: str, seed: int, lengths: list[int], left: bool, num_full: int, share: float
+) -> None:
+    """Any token may run any block, or all of them the first ones; padding stands on either side; also weights, where
+    norms allow them. It does not matter when sequences part."""
     torch.manual_seed(seed)
     encoder, longest = encoder_of(mixer, norm), max(lengths)
     x = torch.randn(len(lengths), longest, 8, dtype=torch.float64)
     valid = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
     valid = valid.flip(1) if left else valid
     run = torch.rand(LAYERS, *x.shape[:2]) < torch.rand(LAYERS, 1, 1)
+    run[:num_full] = True
     weight = torch.rand(LAYERS, *x.shape[:2], dtype=torch.float64) if norm == "pre" and seed % 2 else None
     plan, steps = Plan(run, weight), torch.zeros(x.shape[:2], dtype=torch.long)
     executor = CompactEncoder()
-    with torch.inference_mode():
+    with torch.inference_mode(), patch.dict(SHARE_THAT_PARTS, cpu=share):
         expected = run_masked(encoder.stack, x, plan, valid=valid)
         found, depths = executor(encoder.stack, x, valid=valid, plan=plan, leaving=None, steps=steps)
     assert_same(found.last, expected.last)
@@ -167,3 +180,48 @@ def test_a_device_is_not_asked_for_padding_that_the_host_knows() -> None:
     assert on_host(real, None) is real
     with pytest.raises(NotImplementedError):
         on_host(elsewhere, plan)
+
+
+def test_blocks_that_all_run_come_before_the_others_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has work while the host looks at the plan."""
+    done: list[str] = []
+    run, tell = Walk.run, Walk.tell
+
+    def noted_run(self: Walk, layer: int, *given: Any) -> None:
+        done.append(f"run {layer}")
+        run(self, layer, *given)
+
+    def noted_tell(self: Walk, layer: int, readers: Any) -> None:
+        done.append(f"tell {layer}")
+        tell(self, layer, readers)
+
+    monkeypatch.setattr(Walk, "run", noted_run)
+    monkeypatch.setattr(Walk, "tell", noted_tell)
+    plan = Plan.of_depths(torch.tensor([[2, 4, 3], [2, 2, 2]]), LAYERS)
+    x, steps = torch.randn(2, 3, 8, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.long)
+    with torch.inference_mode():
+        stack = encoder_of("attention", "pre").stack
+        CompactEncoder()(stack, x, valid=None, plan=plan, leaving=None, steps=steps)
+    assert done == ["run 0", "run 1", "tell 2", "run 2", "run 3"]
+
+
+@pytest.mark.parametrize(
+    ("first", "share", "partings"),
+    [
+        (0, 0.0, [0, 2, 3]),
+        (0, 0.15, [2, 3]),
+        (0, 0.2, [2, 3]),
+        (0, 0.35, [3]),
+        (0, 0.9, []),
+        (3, 0.2, [3]),
+        (3, 0.9, []),
+    ],
+)
+def test_sequences_part_where_enough_have_ended(first: int, share: float, partings: list[int]) -> None:
+    """Of ten tokens one runs no layer, two run two layers, three run three and four run five."""
+    assert _partings(np.array([0, 2, 2, 3, 3, 3, 5, 5, 5, 5]), first, share) == partings
+
+
+def test_nobody_parts_from_nobody() -> None:
+    assert _partings(np.array([], dtype=np.int64), 0, 0.0) == []
+    assert _partings(np.zeros(3, dtype=np.int64), 0, 0.0) == []

@@ -106,8 +106,16 @@ def test_lists_that_are_sent_together(device: str) -> None:
     assert sent_together([], torch.device(device)) == []
 
 
-def test_what_was_sent_before_is_not_sent_again() -> None:
-    sequences, _, readers = drawn([5, 3], 1, 0.5)
-    before = torch.from_numpy(readers)
-    assert Places(sequences, readers, before).readers_there is before
-    assert Places(sequences).readers_there is None
+@pytest.mark.parametrize("in_grid", [False, True])
+def test_several_lists_of_readers_at_once(monkeypatch: pytest.MonkeyPatch, in_grid: bool) -> None:
+    """They are what each is by itself, and nothing is sent again when it is asked for."""
+    sequences, x, first = drawn([5, 3, 4], 1, 0.5)
+    lists = [first, first[1:], first[:0]]
+    made = Places.several(sequences, lists, in_grid=in_grid)
+    alone = [Places(sequences, readers) for readers in lists]
+    expected = [(place.taken(x), place.reader_grid(place.taken(x)) if place.num_readers else None) for place in alone]
+    monkeypatch.setattr(Sequences, "sent", None)
+    for place, (taken, grid) in zip(made, expected, strict=True):
+        assert torch.equal(place.taken(x), taken)
+        if in_grid and grid is not None:
+            assert torch.equal(place.reader_grid(taken), grid)

@@ -14,6 +14,7 @@ indices are made, tokens are gathered and put back. What it computes it may comp
 Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of all is taken for it.
 """
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -148,8 +149,18 @@ def saves_time(
     else:
         num_real = num_places if valid is None else int(valid.sum())
         num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
-    operations, known = 2 * sum(weight.numel() for weight in stack.block(0).parameters()), constants(x.device, x.dtype)
-    return operations * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
+    known = constants(x.device, x.dtype)
+    return 2 * _num_parameters(stack) * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
+
+
+def _num_parameters(stack: Stack) -> int:
+    """Of a block; counted once."""
+    if stack not in _COUNTED:
+        _COUNTED[stack] = sum(weight.numel() for weight in stack.block(0).parameters())
+    return _COUNTED[stack]
+
+
+_COUNTED: weakref.WeakKeyDictionary[Stack, int] = weakref.WeakKeyDictionary()
 
 
 def constants(device: torch.device, dtype: torch.dtype) -> Constants:

@@ -25,6 +25,11 @@ from depthwise.models.masked import Leaving
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
+SHARE_THAT_PARTS = {"cpu": 0.0}
+SHARE_ELSEWHERE = 1 / 8
+"""Of the tokens, how many have to belong to sequences that nobody runs any more for these to be left behind. It takes a
+GPU longer to hear who stays than to compute what others would see of a few tokens."""
+
 
 class CompactEncoder:
     """An executor (``models.executing``). ``token_layers`` counts the blocks that tokens ran, call after call.
@@ -111,21 +116,41 @@ def _run_plan(
 ) -> None:
     """What a plan (L, N) says of the layers above ``num_before``: it need not be that tokens run their first blocks.
 
-    Until a sequence ends, the device is told once who runs which layer.
+    Blocks that all run come first: a device works on them while the host finds out about the others. After these it is
+    told once who runs which layer, until sequences part.
     """
+    first, last = 0, len(run)
+    while first < last and len(walk.origin) and run[first].all():
+        walk.run(num_before + first, None if weights is None else weights[first].unsqueeze(0))
+        first += 1
     walk.depths += run.sum(0)
     ends = _ends_of_rows(run, walk.sequences)
-    for first, end in pairwise((0, *np.unique(ends[ends > 0]).tolist())):
-        walk.keep(np.flatnonzero(ends[walk.origin] > first))
-        readers = [np.flatnonzero(runs) for runs in run[first:end, walk.origin]]
-        walk.tell(num_before + first, readers)
-        for layer, here in enumerate(readers, first):
+    partings = _partings(ends, first, SHARE_THAT_PARTS.get(walk.x.device.type, SHARE_ELSEWHERE))
+    for begin, end in pairwise(sorted({first, *partings, int(ends.max(initial=first))})):
+        if begin in partings:
+            walk.keep(np.flatnonzero(ends[walk.origin] > begin))
+        readers = [np.flatnonzero(runs) for runs in run[begin:end, walk.origin]]
+        walk.tell(num_before + begin, readers)
+        for layer, here in enumerate(readers, begin):
             if len(here) == 0:
                 continue
             weight = None
             if weights is not None:
                 weight = weights[layer].index_select(0, on_device(walk.origin[here], weights.device)).unsqueeze(0)
             walk.run(num_before + layer, weight)
+
+
+def _partings(ends: Index, first: int, share: float) -> list[int]:
+    """The layers, from this one on, before which sequences that have ended are left behind: as soon as they have more
+    than such a share of the tokens that are still there."""
+    by_end = np.bincount(ends).tolist()
+    num_there, num_ended, found = len(ends), sum(by_end[:first]), []
+    for layer in range(first, len(by_end) - 1):
+        num_ended += by_end[layer]
+        if num_ended > share * num_there:
+            found.append(layer)
+            num_there, num_ended = num_there - num_ended, 0
+    return found
 
 
 def _has_weights(plan: Plan | None) -> bool:

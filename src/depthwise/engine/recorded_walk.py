@@ -22,7 +22,7 @@ from depthwise.memory import Index, Places, Sequences, send_into
 from depthwise.mixers import SelfAttention
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.stack import Stack
-from depthwise.shapes import Float, Int, Tensor
+from depthwise.shapes import Bool, Float, Int, Tensor
 
 MOST_TOKENS = 16_384
 """Up to so many this is done: with more, kernels take longer than their names."""
@@ -46,25 +46,56 @@ class Rooms:
     longest: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Tables with rooms of one size, and sequences of which they tell. Without attention there is no grid."""
+
+    states: Float[Tensor, "1 N D"]
+    segments: Int[Tensor, "1 N"]
+    readers: Int[Tensor, "L N"]
+    sequences: Sequences
+    slots: Int[Tensor, "N"] | None = None
+    valid: Bool[Tensor, "R T"] | None = None
+    reader_slots: Int[Tensor, "L N"] | None = None
+
+
 class RecordedStack:
     """Tables and recordings of one stack, in one precision."""
 
-    def __init__(self, stack: Stack, like: Tensor, recorder: Recorder) -> None:
-        self.arena, self.recorder = Arena(like), recorder
-        self.num_layers, self._weights = stack.num_layers, Weights(stack)
-        self._moves = 0
+    def __init__(self, stack: Stack, x: Float[Tensor, "1 N D"], recorder: Recorder) -> None:
+        self.arena, self.recorder = Arena(x.new_empty(0)), recorder
+        self._num_layers, self._width, self._weights = stack.num_layers, x.shape[2], Weights(stack)
+        self._layouts: dict[Rooms, Layout] = {}
 
     def are_up_to_date(self) -> bool:
         return self._weights.are_as_they_were()
 
-    def table(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A table, of which recordings know the place."""
+    def layout(self, rooms: Rooms) -> Layout:
+        """Tables of that size. Where one of them has to move for it, what was recorded is forgotten."""
+        known = self._layouts.get(rooms)
+        if known is not None:
+            return known
+        num_moves = self.arena.num_moves
         with torch.inference_mode(False):  # so that whoever comes next may write to it
-            found = self.arena.table(name, *shape, dtype=dtype)
-        if self.arena.num_moves > self._moves:
-            self._moves = self.arena.num_moves
+            made = self._made(rooms)
+        if self.arena.num_moves > num_moves:
+            self._layouts.clear()
             self.recorder.forget()
-        return found
+        self._layouts[rooms] = made
+        return made
+
+    def _made(self, rooms: Rooms) -> Layout:
+        table, tokens, layers = self.arena.table, rooms.tokens, self._num_layers
+        states = table("states", 1, tokens, self._width)
+        segments = table("segments", 1, tokens, dtype=torch.int32)
+        readers = table("readers", layers, tokens, dtype=torch.long)
+        if rooms.rows == 0:
+            return Layout(states, segments, readers, Sequences.tabled(segments))
+        slots = table("slots", tokens, dtype=torch.long)
+        valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
+        sequences = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid)
+        reader_slots = table("reader slots", layers, tokens, dtype=torch.long)
+        return Layout(states, segments, readers, sequences, slots, valid, reader_slots)
 
 
 class RecordedWalks:
@@ -89,7 +120,7 @@ class RecordedWalks:
         known = self._known.setdefault(stack, {})
         recorded = known.get(x.dtype)
         if recorded is None or recorded.arena.like.device != x.device or not recorded.are_up_to_date():
-            recorded = known[x.dtype] = RecordedStack(stack, x.new_empty(0), self._recorder(x.device))
+            recorded = known[x.dtype] = RecordedStack(stack, x, self._recorder(x.device))
         return RecordedWalk(recorded, stack, blocks, x, rows)
 
 
@@ -107,12 +138,11 @@ class RecordedWalk(Walk):
     ) -> None:
         super().__init__(stack, blocks, x, rows)
         self._recorded = recorded
-        self._has_grid = any(isinstance(stack.block(layer).mixer, SelfAttention) for layer in range(stack.num_layers))
         self._move_in()
 
     def tell(self, layer: int, readers: Sequence[Index]) -> None:
         """All lists go into their tables at once."""
-        rooms, last = self._rooms, layer + len(readers)
+        rooms, layout, last = self._rooms, self._layout, layer + len(readers)
         sizes = [room_for(len(each)) if len(each) else 0 for each in readers]
         listed = np.full((len(readers), max(sizes)), rooms.tokens - 1)
         slots = np.empty_like(listed)
@@ -125,26 +155,27 @@ class RecordedWalk(Walk):
                 slots[row, : len(each)] = known.reader_slots(most)
                 self._most[layer + row] = most
             self._told_sizes[layer + row] = size if len(each) < len(self.rows) else None
-        send_into(self._listed("readers")[layer:last, : max(sizes)], listed)
-        if self._has_grid:
-            send_into(self._listed("reader slots")[layer:last, : max(sizes)], slots)
+        send_into(layout.readers[layer:last, : max(sizes)], listed)
+        if layout.reader_slots is not None:
+            send_into(layout.reader_slots[layer:last, : max(sizes)], slots)
 
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:
+        """What is recorded is worked out when it is, and not looked at again."""
         assert weight is None, "weights of gates are not recorded"
-        size, block, states = self._told_sizes.get(layer), self._blocks.block(self.stack, layer), self._table
-        readers = slots = None
+        stack, blocks, layout, size = self.stack, self._blocks, self._layout, self._told_sizes.get(layer)
         most = self._most.get(layer) if size is not None else None
-        if size is not None:
-            readers = self._listed("readers")[layer, :size]
-            slots = self._listed("reader slots")[layer, :size] if self._has_grid else None
-        places = Places.tabled(self._places, readers, most, slots)
 
         def work() -> None:
-            after = block.run_packed(states, places)
+            readers = slots = None
+            if size is not None:
+                readers = layout.readers[layer, :size]
+                slots = None if layout.reader_slots is None else layout.reader_slots[layer, :size]
+            places = Places.tabled(layout.sequences, readers, most, slots)
+            after = blocks.block(stack, layer).run_packed(layout.states, places)
             if readers is None:
-                states.copy_(after)
+                layout.states.copy_(after)
             else:
-                states.index_copy_(1, readers, after)
+                layout.states.index_copy_(1, readers, after)
 
         self._recorded.recorder((layer, self._rooms, size, most), work)
 
@@ -156,9 +187,6 @@ class RecordedWalk(Walk):
     def _states(self) -> Float[Tensor, "1 N D"]:
         return self.x.clone()
 
-    def _listed(self, name: str) -> Int[Tensor, "L N"]:
-        return self._recorded.table(name, self._recorded.num_layers, self._rooms.tokens, dtype=torch.long)
-
     def _move_in(self) -> None:
         """Put the states into their table, and what is known of their sequences beside it."""
         sequences, x, count = self.sequences, self.x, len(self.rows)
@@ -167,28 +195,19 @@ class RecordedWalk(Walk):
         if count == 0:
             return
         tokens = room_for(count + 1)
-        self._rooms = Rooms(tokens)
+        self._rooms = rooms = Rooms(tokens)
         if self._has_grid:
-            self._rooms = Rooms(tokens, room_for(len(sequences.lengths) + 1), room_for(sequences.longest))
-        rooms, table = self._rooms, self._recorded.table
-        for name in ("readers", *(("reader slots",) if self._has_grid else ())):
-            self._listed(name)  # whatever has to move does so before anything is recorded
-        self._table = table("states", 1, tokens, x.shape[2])
-        segments = table("segments", 1, tokens, dtype=torch.int32)
-        send_into(segments, _filled(sequences.rows, tokens, -1)[None].astype(np.int32))
-        self._table[:, :count] = x
-        self._table[:, count:] = 0
-        self.x = self._table[:, :count]
-        self._places = Sequences.tabled(segments)
-        if self._has_grid:
-            slots = table("slots", tokens, dtype=torch.long)
-            valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
+            self._rooms = rooms = Rooms(tokens, room_for(len(sequences.lengths) + 1), room_for(sequences.longest))
+        self._layout = layout = self._recorded.layout(rooms)
+        send_into(layout.segments, _filled(sequences.rows, tokens, -1)[None].astype(np.int32))
+        layout.states[:, :count] = x
+        layout.states[:, count:] = 0
+        self.x = layout.states[:, :count]
+        if layout.slots is not None and layout.valid is not None:
             placed = sequences.rows * rooms.longest + sequences.ranks
-            nowhere = (rooms.rows - 1) * rooms.longest
-            send_into(slots, _filled(placed, tokens, nowhere))
+            send_into(layout.slots, _filled(placed, tokens, (rooms.rows - 1) * rooms.longest))
             lengths = _filled(sequences.lengths, rooms.rows, 1)  # a row without any token has no softmax
-            send_into(valid, np.arange(rooms.longest) < lengths[:, None])
-            self._places = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid)
+            send_into(layout.valid, np.arange(rooms.longest) < lengths[:, None])
 
 
 def _filled(numbers: Index, size: int, rest: int) -> Index:

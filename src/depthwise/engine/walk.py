@@ -6,7 +6,8 @@ import numpy as np
 
 from depthwise.engine.packed_blocks import PackedBlocks
 from depthwise.engine.rows import on_device
-from depthwise.memory import Index, Places, Sequences, sent_together
+from depthwise.memory import Index, Places, Sequences
+from depthwise.mixers import SelfAttention
 from depthwise.models.stack import Stack
 from depthwise.shapes import Float, Tensor
 
@@ -24,6 +25,7 @@ class Walk:
         self.depths = np.zeros(len(rows), dtype=np.int64)
         self._done = x
         self._told: dict[int, Places] = {}
+        self._has_grid = any(isinstance(stack.block(layer).mixer, SelfAttention) for layer in range(stack.num_layers))
 
     @property
     def rows(self) -> Index:
@@ -31,9 +33,8 @@ class Walk:
 
     def tell(self, layer: int, readers: Sequence[Index]) -> None:
         """Who runs this layer and those after it, as long as the tokens are the same: the device hears of it once."""
-        there = sent_together(readers, self.x.device)
-        told = enumerate(zip(readers, there, strict=True), layer)
-        self._told |= {each: Places(self.sequences, *chosen) for each, chosen in told}
+        told = Places.several(self.sequences, readers, in_grid=self._has_grid and self.x.device.type != "cpu")
+        self._told |= dict(enumerate(told, layer))
 
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:
         """One block, for those who were told of or else for all."""

@@ -4,6 +4,7 @@ All of it is kept by the host, which knows the sizes of things without asking a 
 small, and what counts is the time of a call. Indices that follow from them are sent to the device where they are used.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from depthwise.memory.sending import sent
+from depthwise.memory.sending import sent, sent_together
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 Index = npt.NDArray[np.int64]
@@ -126,14 +127,21 @@ class Sequences:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Who of them reads: ``readers`` lists the tokens whose next states are asked for, in order; none means all.
-
-    ``sent_before`` are the same numbers on the device, where they have been sent together with others.
-    """
+    """Who of them reads: ``readers`` lists the tokens whose next states are asked for, in order; none means all."""
 
     sequences: Sequences
     readers: Index | None = None
-    sent_before: Int[Tensor, "A"] | None = None
+
+    @classmethod
+    def several(cls, sequences: Sequences, readers: Sequence[Index], *, in_grid: bool) -> list["Places"]:
+        """Several of them, of which a device hears at once: who reads and, ``in_grid``, where in a ``reader_grid``."""
+        made = [cls(sequences, each) for each in readers]
+        slots = [each._reader_slots for each in made] if in_grid else []
+        there = iter(sent_together([*readers, *slots], sequences.device))
+        for name in ("readers_there", "_reader_slots_there")[: 1 + in_grid]:
+            for each in made:
+                vars(each)[name] = next(there)
+        return made
 
     @classmethod
     def tabled(
@@ -148,8 +156,8 @@ class Places:
             made = cls(sequences)
             known = {"most_readers": vars(sequences).get("longest")}
         else:
-            made = cls(sequences, np.empty(len(readers), dtype=np.int64), readers)
-            known = {"most_readers": most, "_reader_slots_there": slots}
+            made = cls(sequences, np.empty(len(readers), dtype=np.int64))
+            known = {"readers_there": readers, "most_readers": most, "_reader_slots_there": slots}
         vars(made).update(known)
         return made
 
@@ -164,9 +172,7 @@ class Places:
 
     @cached_property
     def readers_there(self) -> Int[Tensor, "A"] | None:
-        if self.sent_before is not None or self.readers is None:
-            return self.sent_before
-        return self.sequences.sent(self.readers)
+        return None if self.readers is None else self.sequences.sent(self.readers)
 
     def taken(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 A D"]:
         """The states of those who read."""
