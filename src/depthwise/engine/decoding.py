@@ -5,7 +5,7 @@ decoding.generate(input_ids, max_new_tokens=50, num_beams=4).sequences
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, 
 from depthwise.engine.live_batch import LiveBatch
 from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
 from depthwise.engine.lossless_search import search_lossless
-from depthwise.engine.prepared import Model, Prepared
+from depthwise.engine.prepared import Model, Prepared, packed_like
 from depthwise.engine.prompts import check_model, prompt_memories
 from depthwise.engine.recorded import Graphs, RecordedDecoding, Searched, fixed_depth
 from depthwise.engine.restrictions import Restrictions
@@ -88,7 +88,7 @@ class Decoding:
 
     def __init__(self, model: Model, graphs: Graphs = "auto") -> None:
         self.model, self._recorded = model, RecordedDecoding(graphs)
-        self._prepared: Prepared | None = None
+        self._prepared: dict[Hashable, Prepared] = {}
 
     @torch.no_grad()
     def generate(
@@ -122,7 +122,8 @@ class Decoding:
             model.device, policy=model.policy, fill=fill, lossless=lossless, options=search
         )
         num_rows, beams = _num_rows(input_ids, encoder_outputs), search.num_beams
-        prepared = self._ready(num_rows * beams)
+        drafting = None if lossless is None or is_recorded else (lossless, num_drafted)
+        prepared = self._ready(num_rows * beams, drafting)
         start = self._start(input_ids, attention_mask, encoder_outputs, search, prepared if is_recorded else None)
         earlier = self._earlier(prepared, start, fill)
         encoded = self._now()
@@ -173,10 +174,15 @@ class Decoding:
             torch.cuda.synchronize(self.model.device)
         return time.perf_counter()
 
-    def _ready(self, num_rows: int) -> Prepared:
-        if self._prepared is None or not self._prepared.is_current(num_rows):
-            self._prepared = Prepared(self.model, num_rows)
-        return self._prepared
+    def _ready(self, num_rows: int, drafting: tuple[int, int] | None = None) -> Prepared:
+        """Made when it is first needed and when weights have changed; the last two kinds are kept."""
+        kind = packed_like(self.model, num_rows, drafting)
+        known = self._prepared.pop(kind, None)
+        if known is None or not known.is_current():
+            known = Prepared(self.model, num_rows, drafting)
+            self._prepared = {of: each for of, each in [*self._prepared.items()][-1:] if each.is_current()}
+        self._prepared[kind] = known
+        return known
 
     def _start(
         self,

@@ -1,5 +1,7 @@
 """A model whose decoder has been made ready for steps."""
 
+from collections.abc import Hashable
+
 from torch import nn
 
 from depthwise.engine.linear_maps import Map, Packer, Weights
@@ -15,18 +17,29 @@ Model = DepthwiseForSeq2SeqLM | DepthwiseForCausalLM
 
 
 class Prepared:
-    """Blocks and heads with weights as steps want them. It knows the weights of when it was made (``is_current``)."""
+    """Blocks and heads with weights as steps want them. It knows the weights of when it was made (``is_current``).
 
-    def __init__(self, model: Model, num_rows: int) -> None:
+    Blocks above the depth of ``drafting`` (a depth, and how many tokens a draft has) and heads there verify: they are
+    given all of a draft at once.
+    """
+
+    def __init__(self, model: Model, num_rows: int, drafting: tuple[int, int] | None = None) -> None:
         assert model.model.decoder is not None
         self.model, self.decoder = model, model.model.decoder
-        self._pack = Packer(num_rows)
-        stack = self.decoder.stack
-        blocks = {id(block): StepBlock(block, self._pack) for block in map(stack.block, range(stack.num_layers))}
-        self.blocks = [blocks[id(stack.block(layer))] for layer in range(stack.num_layers)]
+        depth, num_drafted = (self.decoder.stack.num_layers, 0) if drafting is None else drafting
+        self._draft_depth = depth
+        self._pack, self._pack_drafted = Packer(num_rows), Packer(num_rows * (num_drafted + 1))
+        made: dict[tuple[int, Packer], StepBlock] = {}
+        self.blocks = []
+        for layer in range(self.decoder.stack.num_layers):
+            block, pack = self.decoder.stack.block(layer), self._pack_at(layer + 1)
+            key = (id(block), pack)
+            if key not in made:
+                made[key] = StepBlock(block, pack)
+            self.blocks.append(made[key])
         self.scores_are_normalized = isinstance(model.head, AdaptiveHead)
         self.embedding = StepEmbedding(self.decoder.embedding, self.decoder.max_positions)
-        self._heads: dict[int, Map] = {}
+        self._heads: dict[tuple[int, Packer], Map] = {}
         self._weights = Weights(self.decoder, model.head, model.exit_heads)
 
     @property
@@ -40,10 +53,11 @@ class Prepared:
 
     def head_at(self, depth: int) -> Map:
         """From normalised states (..., D) to scores (..., V) at the exit of this depth."""
-        head = self.model.head_at(depth)
-        if id(head) not in self._heads:
-            self._heads[id(head)] = self._ready(head)
-        return self._heads[id(head)]
+        head, pack = self.model.head_at(depth), self._pack_at(depth)
+        key = (id(head), pack)
+        if key not in self._heads:
+            self._heads[key] = _ready(head, pack)
+        return self._heads[key]
 
     def has_column(self, column: int) -> bool:
         """Whether the decoder knows a position for this column."""
@@ -54,13 +68,24 @@ class Prepared:
             name, most = self.decoder.name, self.decoder.max_positions
             raise InputError(f"{name} has {column + 1} steps but max_positions is {most}; ask for fewer tokens")
 
-    def is_current(self, num_rows: int) -> bool:
-        """Whether weights are as they were, and packed for so many rows where that matters."""
-        is_packed_so = (num_rows == 1) == (self._pack.num_rows == 1) or self.model.device.type != "cpu"
-        return is_packed_so and self._weights.are_as_they_were()
+    def is_current(self) -> bool:
+        """Whether weights are as they were."""
+        return self._weights.are_as_they_were()
 
-    def _ready(self, head: nn.Module) -> Map:
-        if not isinstance(head, LanguageHead):
-            return head
-        scored, transform = self._pack(head), head.transform
-        return scored if transform is None else lambda hidden: scored(transform(hidden))
+    def _pack_at(self, depth: int) -> Packer:
+        return self._pack if depth <= self._draft_depth else self._pack_drafted
+
+
+def packed_like(model: Model, num_rows: int, drafting: tuple[int, int] | None) -> Hashable:
+    """The same for whatever one preparation serves: a CPU reads weights in one way for a single vector, and in another
+    for several."""
+    if model.device.type != "cpu":
+        return "elsewhere"
+    return "several" if num_rows > 1 else ("one", drafting and drafting[0])
+
+
+def _ready(head: nn.Module, pack: Packer) -> Map:
+    if not isinstance(head, LanguageHead):
+        return head
+    scored, transform = pack(head), head.transform
+    return scored if transform is None else lambda hidden: scored(transform(hidden))
