@@ -75,6 +75,16 @@ def test_rows_are_limited_by_the_scores_of_all_beams(monkeypatch: pytest.MonkeyP
     assert [len(batch) for batch in task.asked] == [5]
 
 
+@pytest.mark.parametrize(("num_beams", "sizes"), [(1, [1, 4]), (2, [1, 2, 2]), (5, [1] * 5)])
+def test_rows_are_limited_by_what_a_cpu_bears(
+    monkeypatch: pytest.MonkeyPatch, num_beams: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(predicting, "HYPOTHESES_ON_A_CPU", 4)
+    task = ScriptedTask(batch_tokens=1000, num_beams=num_beams)
+    predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]
+    assert sorted(len(batch) for batch in task.asked) == sizes
+
+
 def test_rows_are_limited_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     task = ScriptedTask(batch_tokens=1000, batch_rows=2)
     predict_rows(task, scripted_engine(), rows_of(1, 1, 1, 1, 1))  # type: ignore[arg-type]

@@ -24,6 +24,9 @@ WARM_UP_ROWS = 4
 POOLED = 8
 """Batches that are taken together where the depth of a text is known before it is generated, to be parted by depth."""
 
+HYPOTHESES_ON_A_CPU = 512
+"""Texts, times beams, that a CPU decodes at a time, at most: more are hardly faster and take gigabytes."""
+
 Answer = TypeVar("Answer")
 
 
@@ -77,7 +80,10 @@ def _room(task: Task, model: PreTrainedModel) -> BatchOptions:
     asked = task.recipe.evaluation
     most = asked.batch_rows
     if "decoder" in task.model_class.needs:
-        bearable = max(1, SCORES_AT_ONCE // (model.config.vocab_size * task.recipe.generation.num_beams))
+        hypotheses = SCORES_AT_ONCE // model.config.vocab_size
+        if model.device.type == "cpu":
+            hypotheses = min(hypotheses, HYPOTHESES_ON_A_CPU)
+        bearable = max(1, hypotheses // task.recipe.generation.num_beams)
         most = bearable if most is None else min(most, bearable)
     return BatchOptions(max_tokens=asked.batch_tokens, max_rows=most, order="sorted")
 
