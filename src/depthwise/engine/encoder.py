@@ -27,8 +27,8 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 SHARE_THAT_PARTS = {"cpu": 0.0}
 SHARE_ELSEWHERE = 1 / 8
-"""Of the tokens, how many have to belong to sequences that nobody runs any more for these to be left behind. It takes a
-GPU longer to hear who stays than to compute what others would see of a few tokens."""
+"""Of the tokens, more than this have to belong to sequences that nobody runs any more for these to be left behind. A
+GPU computes what others would see of a few tokens sooner than it hears who stays; where that turns is a guess still."""
 
 
 class CompactEncoder:
