@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,9 +13,10 @@ from torch import Tensor
 from depthwise.config import parse_policy
 from depthwise.depth import Plan, build_policy
 from depthwise.engine import CompactEncoder, Engine, recorded_walk
-from depthwise.engine.recorded_walk import RecordedWalks, room_for
+from depthwise.engine.recorded_walk import RecordedStack, RecordedWalks, Rooms, room_for
 from depthwise.engine.recorder import GraphRecorder, Rehearsal, Work
 from depthwise.kernels import use_backend
+from depthwise.memory import Places, Sequences
 from depthwise.models.masked import run_masked
 from depthwise.models.stack import Stack
 
@@ -64,7 +66,9 @@ def drawn(seed: int, lengths: list[int], dtype: torch.dtype) -> tuple[Tensor, Te
     return x, valid, Plan(torch.rand(LAYERS, *x.shape[:2]) < torch.rand(LAYERS, 1, 1))
 
 
-Lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+Lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5) | st.builds(
+    lambda length, rows: [length] * rows, st.integers(1, 9), st.integers(1, 5)
+)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -81,6 +85,18 @@ def test_any_plan(norm: str, seed: int, batches: list[list[int]]) -> None:
         torch.testing.assert_close(found.last, expected.last, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(found.final, expected.final, rtol=1e-10, atol=1e-12)
         assert torch.equal(depths, (plan.run & valid).sum(0))
+
+
+def test_rows_of_one_length_lie_as_in_the_grid() -> None:
+    """Nothing is spread, and there is no mask."""
+    rooms = Rooms.of(Sequences.of(np.repeat(np.arange(3), 5), torch.device("cpu")), has_grid=True)
+    assert rooms == Rooms(20, 4, 5, are_full=True)
+    layout = RecordedStack(stack_of("attention"), torch.empty(1, 15, 8), Counting()).layout(rooms)
+    x, places = torch.randn(1, 20, 8), Places.tabled(layout.sequences, None)
+    assert (layout.slots, layout.valid) == (None, None)
+    for grid in (places.grid(x), places.reader_grid(x)):
+        assert grid.data_ptr() == x.data_ptr()
+        assert torch.equal(places.from_reader_grid(grid), x)
 
 
 @pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])

@@ -39,11 +39,26 @@ def room_for(count: int) -> int:
 
 @dataclass(frozen=True)
 class Rooms:
-    """What a recording of a block is bound to: tokens, and rows and steps of the grid where there is attention."""
+    """What a recording of a block is bound to: tokens, and rows and steps of the grid where there is attention.
+
+    ``are_full`` where sequences are all as long as each other, so that tokens lie as in the grid.
+    """
 
     tokens: int
     rows: int = 0
     longest: int = 0
+    are_full: bool = False
+
+    @classmethod
+    def of(cls, sequences: Sequences, *, has_grid: bool) -> "Rooms":
+        """Rooms for these, and for a token and a row that belong to nobody."""
+        count = len(sequences)
+        if not has_grid:
+            return cls(room_for(count + 1))
+        rows, longest = len(sequences.lengths), sequences.longest
+        if rows * longest == count:
+            return cls((rows + 1) * longest, rows + 1, longest, are_full=True)
+        return cls(room_for(count + 1), room_for(rows + 1), room_for(longest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +106,10 @@ class RecordedStack:
         readers = table("readers", layers, tokens, dtype=torch.long)
         if rooms.rows == 0:
             return Layout(states, segments, readers, Sequences.tabled(segments))
-        slots = table("slots", tokens, dtype=torch.long)
-        valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
+        slots = valid = None
+        if not rooms.are_full:
+            slots = table("slots", tokens, dtype=torch.long)
+            valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
         sequences = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid)
         reader_slots = table("reader slots", layers, tokens, dtype=torch.long)
         return Layout(states, segments, readers, sequences, slots, valid, reader_slots)
@@ -143,7 +160,7 @@ class RecordedWalk(Walk):
     def tell(self, layer: int, readers: Sequence[Index]) -> None:
         """All lists go into their tables at once."""
         rooms, layout, last = self._rooms, self._layout, layer + len(readers)
-        sizes = [room_for(len(each)) if len(each) else 0 for each in readers]
+        sizes = [min(room_for(len(each)), rooms.tokens) if len(each) else 0 for each in readers]
         listed = np.full((len(readers), max(sizes)), rooms.tokens - 1)
         slots = np.empty_like(listed)
         for row, (each, size) in enumerate(zip(readers, sizes, strict=True)):
@@ -194,18 +211,15 @@ class RecordedWalk(Walk):
         self._most: dict[int, int] = {}
         if count == 0:
             return
-        tokens = room_for(count + 1)
-        self._rooms = rooms = Rooms(tokens)
-        if self._has_grid:
-            self._rooms = rooms = Rooms(tokens, room_for(len(sequences.lengths) + 1), room_for(sequences.longest))
+        self._rooms = rooms = Rooms.of(sequences, has_grid=self._has_grid)
         self._layout = layout = self._recorded.layout(rooms)
-        send_into(layout.segments, _filled(sequences.rows, tokens, -1)[None].astype(np.int32))
+        send_into(layout.segments, _filled(sequences.rows, rooms.tokens, -1)[None].astype(np.int32))
         layout.states[:, :count] = x
         layout.states[:, count:] = 0
         self.x = layout.states[:, :count]
         if layout.slots is not None and layout.valid is not None:
             placed = sequences.rows * rooms.longest + sequences.ranks
-            send_into(layout.slots, _filled(placed, tokens, (rooms.rows - 1) * rooms.longest))
+            send_into(layout.slots, _filled(placed, rooms.tokens, (rooms.rows - 1) * rooms.longest))
             lengths = _filled(sequences.lengths, rooms.rows, 1)  # a row without any token has no softmax
             send_into(layout.valid, np.arange(rooms.longest) < lengths[:, None])
 

@@ -52,7 +52,8 @@ class Sequences:
         valid: Bool[Tensor, "R T"] | None = None,
     ) -> "Sequences":
         """Sequences whose numbers stand on the device alone, in tables that others fill: what is computed with them is
-        the same whatever those hold. Without a grid (rows and steps), there are only segments.
+        the same whatever those hold. Without a grid (rows and steps), there are only segments; tokens that lie as in
+        the grid, every place taken, have neither slots nor a mask.
         """
         made = cls(np.empty(segments.shape[1], dtype=np.int64), segments.device, are_tabled=True)
         vars(made)["segments"] = segments
@@ -237,6 +238,13 @@ class Places:
         grid[self._reader_slots] = self.sequences.ranks if self.readers is None else self.sequences.ranks[self.readers]
         return self.sequences.sent(grid.reshape(-1, self.most_readers))
 
+    @property
+    def _fill_their_grid(self) -> bool:
+        """Whether readers lie as in ``reader_grid``, every place of it taken. Those in a table may lie anywhere."""
+        if self.sequences.are_tabled:
+            return self.readers is None and self.valid is None
+        return len(self.sequences.lengths) * self.most_readers == self.num_readers
+
     def grid(self, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "R T D"]:
         """States of all tokens, zeros behind the end of a sequence."""
         num_rows, length = len(self.sequences.lengths), self.sequences.longest
@@ -251,13 +259,13 @@ class Places:
     def reader_grid(self, x: Float[Tensor, "1 A D"]) -> Float[Tensor, "R P D"]:
         """States of the readers of each sequence."""
         num_rows, most = len(self.sequences.lengths), self.most_readers
-        if num_rows * most == self.num_readers and not self.sequences.are_tabled:
+        if self._fill_their_grid:
             return x.view(num_rows, most, -1)
         return _spread(x, self._reader_slots_there, num_rows, most)
 
     def from_reader_grid(self, grid: Float[Tensor, "R P D"]) -> Float[Tensor, "1 A D"]:
         """The way back."""
-        if grid.shape[0] * grid.shape[1] == self.num_readers and not self.sequences.are_tabled:
+        if self._fill_their_grid:
             return grid.reshape(1, self.num_readers, -1)
         return grid.flatten(0, 1).index_select(0, self._reader_slots_there).unsqueeze(0)
 
