@@ -9,6 +9,7 @@ from torch import Tensor
 
 from depthwise.engine import decoding, linear_maps, prepared
 from depthwise.engine.decoding import Decoding
+from depthwise.engine.drafting import Drafting
 from depthwise.engine.linear_maps import Map, Packer
 from depthwise.engine.prepared import Prepared
 
@@ -36,7 +37,7 @@ def model(build: Model) -> Any:
 def test_what_verifies_is_packed_for_drafts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "Packer", Noted)
     monkeypatch.setattr(Noted, "seen", seen := [])
-    ready = Prepared(model, 1, (2, 3))
+    ready = Prepared(model, 1, Drafting(2, 3))
     for depth in (1, 2, LAYERS):
         ready.head_at(depth)
     packed = {(pointer, rows) for pointer, rows in seen}
@@ -76,7 +77,7 @@ def test_the_last_two_kinds_are_kept(model: Any, draw_ids: Ids, monkeypatch: pyt
     for _ in range(2):
         generate(1)
         generate(1, lossless=2, num_drafted=2)
-    assert made == [(1, None), (1, (2, 2))]
+    assert made == [(1, None), (1, Drafting(2, 2))]
     generate(3)  # of the other two, the one that was used last is kept
     generate(5, lossless=1)
     generate(1, lossless=2, num_drafted=3)
@@ -85,4 +86,4 @@ def test_the_last_two_kinds_are_kept(model: Any, draw_ids: Ids, monkeypatch: pyt
         model.head.weight.mul_(2)
     generate(1, lossless=2, num_drafted=3)
     generate(3)
-    assert made[3:] == [(1, (2, 3)), (3, None)]
+    assert made[3:] == [(1, Drafting(2, 3)), (3, None)]

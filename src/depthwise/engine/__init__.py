@@ -2,9 +2,10 @@
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Generated
+from depthwise.engine.drafting import Drafting
 from depthwise.engine.encoder import CompactEncoder
 from depthwise.engine.engine import Engine
-from depthwise.engine.lossless import Drafting, Drafts
+from depthwise.engine.lossless import Drafts
 from depthwise.engine.request_queue import QueueOptions, RequestQueue
 from depthwise.engine.requests import Answer, Said
 from depthwise.engine.tickets import Ticket

@@ -13,9 +13,10 @@ import torch
 
 from depthwise.engine.beam import search_beam
 from depthwise.engine.decoder_state import DecoderState
+from depthwise.engine.drafting import NUM_DRAFTED, Drafting
 from depthwise.engine.fills import FILLS, MAX_PENDING, Fill, NoFill, Recompute, check_fill
 from depthwise.engine.live_batch import LiveBatch
-from depthwise.engine.lossless import NUM_DRAFTED, Drafts, Speculation, check_lossless
+from depthwise.engine.lossless import Drafts, Speculation, check_lossless
 from depthwise.engine.lossless_search import search_lossless
 from depthwise.engine.prepared import Model, Prepared, packed_like
 from depthwise.engine.prompts import check_model, prompt_memories
@@ -122,7 +123,7 @@ class Decoding:
             model.device, policy=model.policy, fill=fill, lossless=lossless, options=search
         )
         num_rows, beams = _num_rows(input_ids, encoder_outputs), search.num_beams
-        drafting = None if lossless is None or is_recorded else (lossless, num_drafted)
+        drafting = None if lossless is None or is_recorded else Drafting(lossless, num_drafted)
         prepared = self._ready(num_rows * beams, drafting)
         start = self._start(input_ids, attention_mask, encoder_outputs, search, prepared if is_recorded else None)
         earlier = self._earlier(prepared, start, fill)
@@ -174,7 +175,7 @@ class Decoding:
             torch.cuda.synchronize(self.model.device)
         return time.perf_counter()
 
-    def _ready(self, num_rows: int, drafting: tuple[int, int] | None = None) -> Prepared:
+    def _ready(self, num_rows: int, drafting: Drafting | None = None) -> Prepared:
         """Made when it is first needed and when weights have changed; the last two kinds are kept."""
         kind = packed_like(self.model, num_rows, drafting)
         known = self._prepared.pop(kind, None)

@@ -8,8 +8,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from depthwise.engine.choosing import ChosenEncoder
 from depthwise.engine.decoding import Decoding, Generated
+from depthwise.engine.drafting import Drafting
 from depthwise.engine.gated import GatedDecoding
-from depthwise.engine.lossless import Drafting, Drafts
+from depthwise.engine.lossless import Drafts
 from depthwise.engine.prompts import check_model
 from depthwise.engine.recorded import Graphs
 from depthwise.engine.recorded_walk import RecordedWalks

@@ -18,17 +18,6 @@ from depthwise.engine.search_options import SearchOptions
 from depthwise.errors import InputError
 from depthwise.shapes import Float, Int, Tensor
 
-NUM_DRAFTED = 4
-"""Tokens of a draft, unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """How to draft: at the exit of which depth, and how many tokens at a time."""
-
-    depth: int
-    num_drafted: int = NUM_DRAFTED
-
 
 @dataclass(frozen=True)
 class Drafts:

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 from torch import nn
 
+from depthwise.engine.drafting import Drafting
 from depthwise.engine.linear_maps import Map, Packer, Weights
 from depthwise.engine.step_block import StepBlock
 from depthwise.engine.step_embedding import StepEmbedding
@@ -19,16 +20,15 @@ Model = DepthwiseForSeq2SeqLM | DepthwiseForCausalLM
 class Prepared:
     """Blocks and heads with weights as steps want them. It knows the weights of when it was made (``is_current``).
 
-    Blocks above the depth of ``drafting`` (a depth, and how many tokens a draft has) and heads there verify: they are
-    given all of a draft at once.
+    Blocks above the depth of ``drafting`` and heads there verify: they are given all of a draft at once.
     """
 
-    def __init__(self, model: Model, num_rows: int, drafting: tuple[int, int] | None = None) -> None:
+    def __init__(self, model: Model, num_rows: int, drafting: Drafting | None = None) -> None:
         assert model.model.decoder is not None
         self.model, self.decoder = model, model.model.decoder
-        depth, num_drafted = (self.decoder.stack.num_layers, 0) if drafting is None else drafting
-        self._draft_depth = depth
-        self._pack, self._pack_drafted = Packer(num_rows), Packer(num_rows * (num_drafted + 1))
+        self._pack, self._pack_verifying, self._drafting = Packer(num_rows), Packer(num_rows), drafting
+        if drafting is not None:
+            self._pack_verifying = Packer(num_rows * (drafting.num_drafted + 1))
         made: dict[tuple[int, Packer], StepBlock] = {}
         self.blocks = []
         for layer in range(self.decoder.stack.num_layers):
@@ -73,15 +73,15 @@ class Prepared:
         return self._weights.are_as_they_were()
 
     def _pack_at(self, depth: int) -> Packer:
-        return self._pack if depth <= self._draft_depth else self._pack_drafted
+        return self._pack if self._drafting is None or depth <= self._drafting.depth else self._pack_verifying
 
 
-def packed_like(model: Model, num_rows: int, drafting: tuple[int, int] | None) -> Hashable:
+def packed_like(model: Model, num_rows: int, drafting: Drafting | None) -> Hashable:
     """The same for whatever one preparation serves: a CPU reads weights in one way for a single vector, and in another
     for several."""
     if model.device.type != "cpu":
         return "elsewhere"
-    return "several" if num_rows > 1 else ("one", drafting and drafting[0])
+    return "several" if num_rows > 1 else ("one", None if drafting is None else drafting.depth)
 
 
 def _ready(head: nn.Module, pack: Packer) -> Map:
