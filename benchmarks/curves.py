@@ -22,7 +22,7 @@ from depthwise.errors import DepthwiseError, InputError
 from depthwise.evaluation import replace_file
 from depthwise.evaluation.plotting import DOTS_PER_INCH, SIZE
 from depthwise.report.curves import VALID
-from depthwise.report.reading import read_runs
+from depthwise.report.reading import METRICS, read_runs
 from depthwise.tasks.base import NLL, Task
 
 Curve = list[tuple[int, float]]
@@ -33,10 +33,15 @@ def curves_of(folders: Sequence[Path], metric: str) -> dict[str, Curve]:
     """By the names of runs; one that never logged the metric is an error."""
     found = {}
     for run in read_runs(folders):
+        for note in run.missing:
+            if METRICS in note:
+                print(note, file=sys.stderr)
         by_update = {line["update"]: line[VALID + metric] for line in run.metrics if VALID + metric in line}
         if not by_update:
             logged = {name.removeprefix(VALID) for line in run.metrics for name in line if name.startswith(VALID)}
-            known = ", ".join(sorted(logged)) or "nothing"
+            if not logged:
+                raise InputError(f"{run.folder} logged nothing on validation data; name a run trained with data.valid")
+            known = ", ".join(sorted(logged))
             raise InputError(f"{run.folder} logged no {metric} on validation data, but {known}; choose with --metric")
         found[run.name] = sorted(by_update.items())
     return found

@@ -42,3 +42,14 @@ def test_a_metric_that_was_not_logged_is_named_with_those_that_were(tmp_path: Pa
     folder = run_folder(tmp_path / "run", {10: 3.0}, "nll")
     with pytest.raises(InputError, match="logged no bleu on validation data, but nll; choose with --metric"):
         curves.curves_of([folder], "bleu")
+
+
+def test_lines_that_cannot_be_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path / "run", {10: 3.0}, "nll")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 20, "valid_nll": 2.')
+    assert curves.curves_of([folder], "nll") == {"run": [(10, 3.0)]}
+    assert "1 of its lines cannot be read and were left out" in capsys.readouterr().err
+    (folder / "metrics.jsonl").write_text("{")
+    with pytest.raises(InputError, match=r"logged nothing on validation data; name a run trained with data\.valid"):
+        curves.curves_of([folder], "nll")
