@@ -19,6 +19,7 @@ from depthwise.engine.encoder import SHARE_THAT_PARTS, _partings, on_host
 from depthwise.engine.walk import Walk
 from depthwise.models.executing import current_executor, executed_by
 from depthwise.models.masked import run_masked
+from depthwise.models.stack import Stack
 
 from ..models.conftest import HEADS, MIXERS, config_for, randomized
 
@@ -182,10 +183,15 @@ def test_a_device_is_not_asked_for_padding_that_the_host_knows() -> None:
         on_host(elsewhere, plan)
 
 
-def test_blocks_that_all_run_come_before_the_others_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device has work while the host looks at the plan."""
+@pytest.mark.parametrize("padded", [False, True])
+def test_blocks_that_all_run_come_before_the_others_are_planned(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has work while the host looks at the plan. Without padding they run before anything is laid out."""
     done: list[str] = []
-    run, tell = Walk.run, Walk.tell
+    run, tell, run_layer = Walk.run, Walk.tell, Stack.run_layer
+
+    def noted_run_layer(self: Stack, layer: int, *given: Any, **options: Any) -> Any:
+        done.append(f"run {layer} as it lies")
+        return run_layer(self, layer, *given, **options)
 
     def noted_run(self: Walk, layer: int, *given: Any) -> None:
         done.append(f"run {layer}")
@@ -197,12 +203,15 @@ def test_blocks_that_all_run_come_before_the_others_are_planned(monkeypatch: pyt
 
     monkeypatch.setattr(Walk, "run", noted_run)
     monkeypatch.setattr(Walk, "tell", noted_tell)
-    plan = Plan.of_depths(torch.tensor([[2, 4, 3], [2, 2, 2]]), LAYERS)
+    monkeypatch.setattr(Stack, "run_layer", noted_run_layer)
+    plan = Plan.of_depths(torch.tensor([[2, 4, 3], [2, 2, 0 if padded else 2]]), LAYERS)
+    valid = torch.tensor([[True, True, True], [True, True, False]]) if padded else None
     x, steps = torch.randn(2, 3, 8, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.long)
     with torch.inference_mode():
         stack = encoder_of("attention", "pre").stack
-        CompactEncoder()(stack, x, valid=None, plan=plan, leaving=None, steps=steps)
-    assert done == ["run 0", "run 1", "tell 2", "run 2", "run 3"]
+        CompactEncoder()(stack, x, valid=valid, plan=plan, leaving=None, steps=steps)
+    first = ["run 0", "run 1"] if padded else ["run 0 as it lies", "run 1 as it lies"]
+    assert done == [*first, "tell 2", "run 2", "run 3"]
 
 
 @pytest.mark.parametrize(

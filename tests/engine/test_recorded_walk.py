@@ -146,8 +146,9 @@ def test_the_same_sizes_are_recorded_once() -> None:
     plans = [Plan.of_depths(torch.tensor([[1, 2, 3, 4, *[2] * 5]] * 3).roll(shift, 1), LAYERS) for shift in range(5)]
     for plan in plans:
         walked(executor, stack, x, valid, plan)
-    assert len(set(recorder.keys)) == LAYERS
-    assert len(recorder.keys) == LAYERS * len(plans)
+    num_walked = LAYERS - 1  # all tokens run the first block, as they lie
+    assert len(set(recorder.keys)) == num_walked
+    assert len(recorder.keys) == num_walked * len(plans)
 
 
 def test_answers_stay_as_they_are() -> None:

@@ -152,6 +152,53 @@ def test_listed_positions(convolve: Convolve, taps: int, renormalize: bool) -> N
 
 
 @both
+@pytest.mark.parametrize(
+    ("width", "taps", "renormalize"),
+    shapes((16, 2, True), (80, 31, False), more=((16, 64, True), (64, 7, True), (160, 31, True), (16, 31, False))),
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_readers_far_apart(convolve: Convolve, width: int, taps: int, renormalize: bool, packed: bool) -> None:
+    """Each is summed alone. Some look over the ends; one is there twice."""
+    rows = 1 if packed else 2
+    x, logits = randn(rows, 90, 2 * width), randn(rows, 6, 2, taps)
+    positions = torch.tensor([[0, 2, 41, 41, 60, 89]], device=DEVICE).expand(rows, -1)
+    options: dict[str, Any] = {"left": taps // 2, "positions": positions, "renormalize": renormalize}
+    if packed:
+        options["boundaries"] = torch.tensor([0, 5, 5, 59, 90], device=DEVICE)
+    else:
+        options["valid"] = torch.rand(rows, 90, device=DEVICE) < 0.7
+    assert is_alone(num_outputs=6, num_sources=90, width=width, taps=taps)
+    check(convolve, x, logits, **options)
+
+
+@both
+def test_readers_far_apart_in_half_precision(convolve: Convolve) -> None:
+    x, logits = randn(1, 90, 32, dtype=torch.float16), randn(1, 6, 2, 31, dtype=torch.float16)
+    check(convolve, x, logits, left=30, positions=torch.randint(90, (1, 6), device=DEVICE))
+
+
+@both
+@pytest.mark.parametrize("shared", [False, True])
+def test_readers_far_apart_drop_the_same(convolve: Convolve, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same entries as in a band, from the same seed."""
+    from depthwise.kernels import triton_launch
+
+    x, logits = randn(2, 90, 32), randn(2, 6, 2, 7)
+    options: dict[str, Any] = {"left": 6, "positions": torch.randint(90, (2, 6), device=DEVICE)}
+    options |= {"dropconnect": 0.5, "dropconnect_shared": shared, "backend": "triton"}
+    torch.manual_seed(3)
+    alone = convolve(x, logits, **options)
+    monkeypatch.setattr(triton_launch, "plan_sum", triton_launch.plan_sum.__wrapped__)  # keeps no such plan
+    monkeypatch.setattr(tiles, "WIDEST_ALONE", 0)
+    torch.manual_seed(3)
+    torch.testing.assert_close(alone, convolve(x, logits, **options))
+
+
+def is_alone(**sizes: int) -> bool:
+    return all(tiles.choose(kind, listed=True, **sizes).alone for kind in ("forward", "fixed_forward"))
+
+
+@both
 @pytest.mark.parametrize("count", shapes(1, 20, more=(4,)))
 @pytest.mark.parametrize("taps", shapes(31, more=(3,)))
 def test_the_last_steps(convolve: Convolve, taps: int, count: int) -> None:
@@ -384,7 +431,7 @@ def test_every_tile_gives_the_same(convolve: Convolve, tile: Tile, taps: int, mo
 @pytest.mark.parametrize("operation", sorted(tiles.MEASURED))
 def test_a_band_holds_every_tap(operation: str) -> None:
     for taps in range(1, 256):
-        tile = tiles.choose(operation, taps=taps, width=64, num_outputs=500, listed=False)
+        tile = tiles.choose(operation, taps=taps, width=64, num_outputs=500, num_sources=500, listed=False)
         if tile.span is not None:
             assert tile.chunks(taps) * tile.span >= tile.step(taps) + taps - 1
             assert tile.rows / 2 <= tile.step(taps) <= tile.rows

@@ -54,19 +54,24 @@ class CompactEncoder:
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else on_host(valid, plan)
-        if plan is None and leaving is None and structure is None and not packs(stack) and bool(real.all()):
+        is_as_it_lies = not packs(stack) and bool(real.all())
+        if plan is None and leaving is None and structure is None and is_as_it_lies:
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)
+        run, num_begun = None if plan is None else plan.run.cpu().flatten(1).numpy(), 0
+        if run is not None and is_as_it_lies and not _has_weights(plan):
+            x, num_begun = _begun(stack, x, run)
         places = np.flatnonzero(real.numpy())
         there = on_device(places, x.device)
         packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
         with self._walk(stack, packed, places // x.shape[1], structure is not None or _has_weights(plan)) as walk:
             if structure is not None:
                 _run_structured(walk, structure, x.shape[1])
-            elif plan is not None:
+            elif plan is not None and run is not None:
                 weights = None if plan.weight is None else sent(plan.weight, x.device).flatten(1)[:, there]
-                run = plan.run.cpu().flatten(1).numpy()
-                _run_plan(walk, run if len(places) == real.numel() else run[:, places], weights)
+                run = run if len(places) == real.numel() else run[:, places]
+                walk.depths += num_begun
+                _run_plan(walk, run[num_begun:], weights, num_begun)
             elif leaving is not None:
                 question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
                 _run_leaving(walk, leaving.exits, question)
@@ -111,6 +116,18 @@ def _run_structured(walk: Walk, structure: StructurePredictor, width: int) -> No
     _run_plan(walk, run, weights, structure.num_static)
 
 
+def _begun(stack: Stack, x: Float[Tensor, "B T D"], run: npt.NDArray[np.bool_]) -> tuple[Float[Tensor, "B T D"], int]:
+    """Blocks that all tokens of a batch without padding run, as they lie, and how many these are.
+
+    Nothing has to be found out for that, and a device works on them while the host looks at the rest of the plan.
+    """
+    num_begun = 0
+    while num_begun < len(run) and run.size and run[num_begun].all():
+        x, _ = stack.run_layer(num_begun, x)
+        num_begun += 1
+    return x, num_begun
+
+
 def _run_plan(
     walk: Walk, run: npt.NDArray[np.bool_], weights: Float[Tensor, "L N"] | None, num_before: int = 0
 ) -> None:
@@ -129,7 +146,8 @@ def _run_plan(
     for begin, end in pairwise(sorted({first, *partings, int(ends.max(initial=first))})):
         if begin in partings:
             walk.keep(np.flatnonzero(ends[walk.origin] > begin))
-        readers = [np.flatnonzero(runs) for runs in run[begin:end, walk.origin]]
+        running = run[begin:end] if len(walk.origin) == run.shape[1] else run[begin:end, walk.origin]
+        readers = [np.flatnonzero(runs) for runs in running]
         walk.tell(num_before + begin, readers)
         for layer, here in enumerate(readers, begin):
             if len(here) == 0:

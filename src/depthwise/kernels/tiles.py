@@ -6,6 +6,10 @@ NARROWEST_PRODUCT = 16
 """Smallest side of a matrix product on the tensor cores."""
 TAPS_UP_TO = 4
 """Widest kernel per position whose taps are added one by one; wider ones are cheaper as a band."""
+FAR_APART = 4
+"""Listed readers are summed alone where there are so many positions to each: a band would cover all of these."""
+WIDEST_ALONE = 64
+"""Taps, up to which a program has room for all of them at once."""
 
 
 @dataclass(frozen=True)
@@ -13,14 +17,15 @@ class Tile:
     """How one program of a kernel is cut.
 
     A band of ``rows`` outputs and ``span`` sources goes to the tensor cores. Without a span the taps are added in
-    registers, ``rows`` outputs at a time. An ``early`` program of a single span asks for all it reads at once: less
-    waiting for more registers.
+    registers, ``rows`` outputs at a time, or all at once where an output is ``alone``. An ``early`` program of a single
+    span asks for all it reads at once: less waiting for more registers.
     """
 
     rows: int
     span: int | None
     num_warps: int
     early: bool = False
+    alone: bool = False
 
     def step(self, taps: int) -> int:
         """Outputs per program: all rows, or as many as a single span serves if those are at least half of them."""
@@ -75,12 +80,15 @@ MEASURED: dict[str, tuple[tuple[int, Tile], ...]] = {
 WIDEST = Tile(32, 64, 1)
 
 
-def choose(operation: str, *, taps: int, width: int, num_outputs: int, listed: bool) -> Tile:
+def choose(operation: str, *, taps: int, width: int, num_outputs: int, num_sources: int, listed: bool) -> Tile:
     """The tile of one of the operations above.
 
     ``listed`` tells that the readers stand at listed positions, ``width`` is that of a head.
     """
     is_forward, is_input_gradient = "forward" in operation, "input_gradient" in operation
+    are_far_apart = listed and num_outputs * FAR_APART <= num_sources
+    if is_forward and are_far_apart and width >= NARROWEST_PRODUCT and taps <= WIDEST_ALONE:
+        return Tile(1, None, 2 if taps <= WIDEST_ALONE // 2 else 4, alone=True)
     if is_forward and num_outputs < NARROWEST_PRODUCT:
         return Tile(power_of_two(num_outputs), None, 4)
     is_narrow = width < NARROWEST_PRODUCT or (taps <= TAPS_UP_TO and not operation.startswith("fixed"))

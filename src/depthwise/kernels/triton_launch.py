@@ -19,6 +19,7 @@ from depthwise.kernels.call import (
 )
 from depthwise.kernels.plan import Kind, Launch, Plan, kind_of
 from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, power_of_two
+from depthwise.kernels.triton_alone import convolve_alone
 from depthwise.kernels.triton_band import LOG2_E, convolve_band
 from depthwise.kernels.triton_fixed import convolve_fixed, finish_fixed_gradient, fixed_kernel_gradient
 from depthwise.kernels.triton_kernel_gradient import kernel_gradient
@@ -139,7 +140,8 @@ def plan_sum(call: Call, gradient_strides: Numbers | None, keep: bool) -> Launch
         operation = "forward_for_gradient"
     num_outputs, num_sources = (length, call.num_readers) if transposed else (call.num_readers, length)
     width = channels // heads
-    tile = choose(operation, taps=taps, width=width, num_outputs=num_outputs, listed=call.is_listed)
+    sizes = {"taps": taps, "width": width, "num_outputs": num_outputs, "num_sources": num_sources}
+    tile = choose(operation, listed=call.is_listed, **sizes)
     plan = cut_sum(tile, heads, width, taps, call.left, is_fixed, transposed, keep and not transposed, call.flags)
     num_blocks = -(-num_outputs // plan.step)
     strides = (call.x_strides if gradient_strides is None else gradient_strides)[:2]
@@ -174,6 +176,9 @@ def cut_sum(
     options = dict(zip(FLAGS, flags, strict=True))
     sizes: dict[str, Any] = {"HEADS": heads, "WIDTH": width, "TAPS": taps, "LEFT": left, "ROWS": tile.rows}
     sizes |= {"TAPS_PADDED": power_of_two(taps), "TRANSPOSED": transposed, "KEEP_LSE": keep}
+    if tile.alone:
+        columns = _columns(width, NARROWEST_PRODUCT)
+        return _plan(convolve_alone, sizes | {"COLUMNS": columns} | options, tile, 1, heads * -(-width // columns))
     if tile.span is None:
         columns = _columns(width, 1)
         at_once = min(power_of_two(heads), max(1, WIDEST_COLUMNS // columns))
@@ -199,7 +204,8 @@ def plan_kernel_gradient(call: Call, gradient_strides: Numbers) -> Launch:
     (rows, length, channels), (heads, taps), num_readers = call.x_shape, call.kernel_shape[-2:], call.num_readers
     is_fixed, width = call.is_fixed, channels // heads
     operation = f"{'fixed_' if is_fixed else ''}kernel_gradient"
-    tile = choose(operation, taps=taps, width=width, num_outputs=NARROWEST_PRODUCT, listed=call.is_listed)
+    sizes = {"taps": taps, "width": width, "num_outputs": NARROWEST_PRODUCT, "num_sources": length}
+    tile = choose(operation, listed=call.is_listed, **sizes)
     plan = cut_kernel_gradient(tile, heads, width, taps, call.left, is_fixed, call.flags)
     num_blocks = -(-num_readers // plan.step)
     strides = (*gradient_strides[:2], *call.x_strides[:2])
