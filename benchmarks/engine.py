@@ -92,7 +92,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="of encoders; 384 on a CPU and 768 on a GPU if not given")
     parser.add_argument("--batches", type=int, nargs="+", metavar="B", help="of encoders")
     parser.add_argument("--mixers", nargs="+", choices=engine_encoder.MIXERS, help="of encoders")
-    parser.add_argument("--graphs", action="store_true", help="record the blocks of adaptive encoders, on a GPU")
+    parser.add_argument("--by-kernel", action="store_true", help="on a GPU, without recording blocks of encoders")
     parser.add_argument("--presets", nargs="+", help="models that decode")
     parser.add_argument("--repeats", type=int, help="rounds of which the median is taken")
     parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
@@ -115,7 +115,7 @@ def _setting(options: argparse.Namespace, device: torch.device) -> engine_encode
         mixers=options.mixers or mixers,
         batches=options.batches or (usual[:2] if options.quick else usual),
         repeats=options.repeats,
-        graphs=options.graphs,
+        graphs=False if options.by_kernel else "auto",
     )
 
 

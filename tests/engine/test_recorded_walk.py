@@ -132,11 +132,11 @@ def test_a_policy_on_the_way(build: Model, draw_batch: Batch, threshold: float) 
     assert recorder.keys
 
 
-def test_engines_record_where_they_are_asked_to(build: Model) -> None:
+def test_engines_record_unless_they_are_told_not_to(build: Model) -> None:
     model = build("token_classification", "attention")
-    for graphs in ("auto", False):
-        assert Engine(model, graphs=graphs).executor.compact._recorded is None
-    assert Engine(model, graphs=True).executor.compact._recorded is not None
+    for graphs in ("auto", True):
+        assert Engine(model, graphs=graphs).executor.compact._recorded is not None
+    assert Engine(model, graphs=False).executor.compact._recorded is None
 
 
 def test_the_same_sizes_are_recorded_once() -> None:

@@ -26,9 +26,10 @@ from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 SHARE_THAT_PARTS = {"cpu": 0.0}
-SHARE_ELSEWHERE = 1 / 8
+SHARE_ELSEWHERE = 1 / 4
 """Of the tokens, more than this have to belong to sequences that nobody runs any more for these to be left behind. A
-GPU computes what others would see of a few tokens sooner than it hears who stays; where that turns is a guess still."""
+GPU computes what others would see of a few tokens sooner than it hears who stays: with 32 rows of 128 tokens on an H200
+no share from a sixteenth to a half was faster than this one."""
 
 
 class CompactEncoder:

@@ -35,8 +35,8 @@ class Engine:
     gives the tokens of the model's own ``generate`` from a memory that is written in place. ``token_layers`` counts the
     blocks that tokens of encoders have run so far. ``executor`` is what runs encoders: within
     ``executed_by(engine.executor)``, those of any call. ``graphs`` says whether text is generated from CUDA graphs:
-    "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False. With True, blocks of
-    adaptive encoders on a GPU are recorded as well, where they can be.
+    "auto" (where there is a GPU and steps can be recorded), True (else that is an error) or False. Unless it is False,
+    blocks of adaptive encoders on a GPU are recorded as well, where they can be.
 
     With ``drafting``, whatever is generated is decoded losslessly (see ``lossless``); ``drafts`` says how that went so
     far, and ``generated_layers`` how many blocks new tokens ran, rejected ones included.
@@ -47,7 +47,7 @@ class Engine:
     ) -> None:
         self.model, self.drafting = model.eval(), drafting
         self.drafts, self.generated_layers = Drafts(), 0
-        self.executor = ChosenEncoder(RecordedWalks(GraphRecorder) if graphs is True else None)
+        self.executor = ChosenEncoder(None if graphs is False else RecordedWalks(GraphRecorder))
         self._decoding: Decoding | None = None
         self._gated: GatedDecoding | None = None
         if isinstance(model, DepthwiseForSeq2SeqLM | DepthwiseForCausalLM):

@@ -24,7 +24,7 @@ from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.stack import Stack
 from depthwise.shapes import Bool, Float, Int, Tensor
 
-MOST_TOKENS = 16_384
+MOST_TOKENS = 8192
 """Up to so many this is done: with more, kernels take longer than their names."""
 LEAST = 16
 """Sizes are multiples of this; there are at most ``STEPS`` of them from one power of two to the next."""
