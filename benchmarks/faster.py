@@ -71,6 +71,7 @@ def _estimator(name: str, *more: str) -> tuple[str, ...]:
     return (f"model.word_depths.estimator={name}", *more)
 
 
+QUANTILE = "model.word_depths.bins=quantile"
 HALTING = (
     "model.word_depths=null",
     "model.exits.heads=tied",
@@ -85,10 +86,12 @@ POLICY = (
 METHODS = {
     "full": Method(("model.word_depths=null",)),
     "mi": Method(),
+    "mi-quantile": Method((QUANTILE,)),
     "reconstruction": Method(_estimator("reconstruction"), masks=True),
     "reconstruction_table": Method(_estimator("reconstruction_table"), masks=True),
     "reconstruction_predictor": Method(_estimator("reconstruction_predictor"), masks=True),
     "random": Method(_estimator("random")),
+    "random-quantile": Method(_estimator("random", QUANTILE)),
     "frequency": Method(_estimator("frequency")),
     "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
