@@ -71,7 +71,8 @@ def _estimator(name: str, *more: str) -> tuple[str, ...]:
     return (f"model.word_depths.estimator={name}", *more)
 
 
-QUANTILE = "model.word_depths.bins=quantile"
+COMMON = ("model.word_depths.bins=quantile", "model.word_depths.min_documents=3")
+"""Depths of words that several documents have, as many words of each depth."""
 HALTING = (
     "model.word_depths=null",
     "model.exits.heads=tied",
@@ -86,12 +87,12 @@ POLICY = (
 METHODS = {
     "full": Method(("model.word_depths=null",)),
     "mi": Method(),
-    "mi-quantile": Method((QUANTILE,)),
+    "mi-common": Method(COMMON),
     "reconstruction": Method(_estimator("reconstruction"), masks=True),
     "reconstruction_table": Method(_estimator("reconstruction_table"), masks=True),
     "reconstruction_predictor": Method(_estimator("reconstruction_predictor"), masks=True),
     "random": Method(_estimator("random")),
-    "random-quantile": Method(_estimator("random", QUANTILE)),
+    "random-common": Method(_estimator("random", *COMMON)),
     "frequency": Method(_estimator("frequency")),
     "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),

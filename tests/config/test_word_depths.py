@@ -36,6 +36,7 @@ def test_defaults_and_back() -> None:
         ("added_count", float("inf")),
         ("floor", 0),
         ("range_quantile", 0.5),
+        ("min_documents", 0),
         ("range_quantile", 0),
         ("penalty", -0.1),
         ("copies", 0),

@@ -190,3 +190,39 @@ def test_the_seed_of_random_depths_may_be_that_of_the_recipe() -> None:
 
     assert dealt(1) != dealt(2)
     assert dealt(1, own=3) == dealt(2, own=3) == dealt(3)
+
+
+def rarities() -> WordCounts:
+    """Every document has a word of its own, and one label is a little more frequent than the other."""
+    counter = WordCounter()
+    counter.add(split_documents([(f"the {'abc'[n % 3]} own{n}", "x" if n < 105 else "y") for n in range(200)]))
+    return counter.counts()
+
+
+def rare_depths(table: WordTable) -> set[tuple[str, int]]:
+    """Labels and depths of words that one document has."""
+    return {("x" if int(word[3:]) < 105 else "y", table.depth_of(word)) for word in table.counts.words if len(word) > 3}
+
+
+def test_depths_of_rare_words_may_give_labels_away() -> None:
+    """Words of one document each are as many of either kind, and quantiles part them."""
+    assert len({depth for _, depth in rare_depths(made(rarities(), bins="quantile"))}) > 1
+    assert len(dict(rare_depths(made(rarities(), bins="quantile")))) == 2
+    for options in ({"bins": "quantile"}, {"bins": "width"}, {"bins": "quantile", "unseen": "smoothed"}):
+        table = made(rarities(), min_documents=2, **options)
+        assert rare_depths(table) == {("x", table.unseen_depth), ("y", table.unseen_depth)}
+
+
+def test_bins_are_made_of_words_that_count() -> None:
+    counts = corpus()
+    table, common = made(min_documents=2), counts.frequencies() >= 2
+    assert table.values is not None
+    alone = binned(table.values[common], table.values[common], PLAIN, LAYERS)
+    assert table.depths[common].tolist() == alone.tolist()
+    assert table.summary()["max"] == pytest.approx(table.values[common].max())
+    assert made(min_documents=1).depths.tolist() == made().depths.tolist()
+
+
+def test_words_that_are_all_too_rare() -> None:
+    with pytest.raises(DataError, match="no word stands in 1000 documents; lower"):
+        made(min_documents=1000)

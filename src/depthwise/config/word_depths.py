@@ -64,6 +64,9 @@ class WordDepthsConfig:
     """Bins of equal ``width``, or with equally many words (``quantile``)."""
     range_quantile: float | None = None
     """The share of words at either end whose value is drawn in before bins of equal width are made; none means 0."""
+    min_documents: int = 1
+    """Words in fewer documents are taken for words that training never saw. The depth of a rare word tells the label of
+    the few documents that have it, and a model may learn that instead of what the words say."""
     unseen: str = "once"
     """The depth of words that training never saw: the mean of those seen ``once``, or what counts of 0 give
     (``smoothed``)."""
@@ -93,11 +96,12 @@ RULES: Rules = {
     "floor": _above_zero,
     "bins": partial(choice, BINS),
     "range_quantile": _between_halves,
+    "min_documents": partial(at_least, 1),
     "unseen": partial(choice, UNSEEN),
     "special": partial(choice, SPECIAL),
 }
 _DEFAULTS = WordDepthsConfig()
-_OF_BINS = ("log_scale", "bins", "range_quantile", "unseen")
+_OF_BINS = ("log_scale", "bins", "range_quantile", "min_documents", "unseen")
 _OF_INFORMATION = ("added_count", "floor")
 _OF_RANDOM = ("seed", "matched")
 _OF_RECONSTRUCTION = ("run", "penalty", "copies")

@@ -77,7 +77,7 @@ class WordTable:
         """The range of values, the width of a bin and the histogram, which decide all depths."""
         found: dict[str, Any] = {}
         if self.values is not None and len(self.values):
-            low, high = _ends(self.values, self.options)
+            low, high = _ends(self.values[self.counts.frequencies() >= self.options.min_documents], self.options)
             found = {"min": low, "max": high}
             if self.options.bins == "width" and self.options.estimator != "reconstruction_table":
                 found["width"] = (high - low) / self.num_layers
@@ -115,15 +115,16 @@ def word_table(
         found = counts.information(options.added_count)
         values = _scaled(found, options)
         beyond = float(_scaled(np.array([counts.unseen_information(options.added_count)]), options)[0])
-    depths = binned(values, values, options, num_layers)
+    common, once = counts.frequencies() >= options.min_documents, counts.frequencies() == 1
+    if not common.any():
+        raise DataError(f"no word stands in {options.min_documents} documents; lower model.word_depths.min_documents")
+    of_unseen = int(binned(np.array([beyond]), values[common], options, num_layers)[0])
+    depths = binned(values, values[common], options, num_layers)
+    depths[~common] = _unseen(depths, once, of_unseen, options)
     generator = np.random.default_rng(seed if options.seed is None else options.seed)
     if options.estimator == "random" and options.matched == "words":
         depths = generator.permutation(depths)
-    once = counts.frequencies() == 1
-    if options.unseen == "once" and once.any():
-        unseen = rounded_mean(depths[once])
-    else:  # also where no word stands in one document alone
-        unseen = int(binned(np.array([beyond]), values, options, num_layers)[0])
+    unseen = _unseen(depths, once, of_unseen, options)
     if options.estimator == "random" and options.matched == "tokens":
         assert tokens is not None  # words never seen keep their depth: they are tokens too
         depths = dealt_out(depths, tokens, generator)
@@ -165,6 +166,11 @@ def dealt_out(depths: Depths, tokens: Counts, generator: np.random.Generator) ->
         room[chosen] -= wanted
         found[place] = chosen
     return found
+
+
+def _unseen(depths: Depths, once: npt.NDArray[np.bool_], of_unseen: int, options: WordDepthsConfig) -> int:
+    """The depth of words never seen: ``of_unseen`` by their counts, also where no word stands in one document alone."""
+    return rounded_mean(depths[once]) if options.unseen == "once" and once.any() else of_unseen
 
 
 def rounded_mean(depths: npt.NDArray[Any]) -> int:
