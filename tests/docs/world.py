@@ -233,7 +233,7 @@ def write_files(folder: Path) -> None:
     write("questions.json", questions())
     for name in SETS:
         for split in SPLITS:
-            write(f"data/{name}{'' if name.endswith('.') else '/'}{split}.tsv", "\n".join(LABELLED) + "\n")
+            write(f"data/{name}{'' if name.endswith('.') else '/'}{split}.tsv", "\n".join(LABELLED * 3) + "\n")
     for name in ARTICLES:
         write(f"data/{name}", questions())
     for split in SPLITS:
