@@ -29,7 +29,7 @@ SHARE_THAT_PARTS = {"cpu": 0.0}
 SHARE_ELSEWHERE = 1 / 4
 """Of the tokens, more than this have to belong to sequences that nobody runs any more for these to be left behind. A
 GPU computes what others would see of a few tokens sooner than it hears who stays: with 32 rows of 128 tokens on an H200
-no share from a sixteenth to a half was faster than this one."""
+this was within 5 % of the fastest share from 0 to a half, for three mixers and two ways to draw depths."""
 
 
 class CompactEncoder:
