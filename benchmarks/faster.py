@@ -3,7 +3,8 @@
     python benchmarks/faster.py plan --sets trec,mr --methods full,mi,random --seeds 1,2,3
     python benchmarks/faster.py run --sets trec,mr --methods full,mi,random --seeds 1,2,3 --runs runs
     python benchmarks/faster.py plan --sweep penalty --sets imdb
-    python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/bert
+    python benchmarks/faster.py deepen runs/minilm 12 --into runs/minilm-12
+    python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/minilm-12
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
     python benchmarks/faster.py depths --sets trec,mr
     python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
@@ -12,7 +13,7 @@
     python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
     python benchmarks/faster.py tables
 
-``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
+``deepen`` writes a model with more blocks than a pretrained one has. ``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
 docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
 cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
 tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``depths``
@@ -176,10 +177,11 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
                 name = job.name if is_masked else job.name.replace("reconstruction", f"penalty-{penalty}")
                 yield replace(job, name=name)
         return
-    for data, num_layers, name in product(sets, range(1, 13 if begin else 7), ("full", "mi", "halting")):
+    for data, name, num_layers in product(sets, ("full", "mi", "halting"), range(1, 13 if begin else 7)):
         if name == "halting" and num_layers == 1:
             continue  # nobody can leave before the only block
-        more = (f"model.encoder.num_layers={num_layers}", *([f"model.from={begin}"] if begin else []))
+        begun = [f"model.from={begin}", *["model.exits=null"] * (name != "halting")] if begin else []
+        more = (f"model.encoder.num_layers={num_layers}", *begun)
         for job in jobs([data], [name], seeds, more=more):
             yield replace(job, name=f"{job.name}-layers-{num_layers}")
 
@@ -254,6 +256,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     instead.add_argument("exact", help="a run whose depths are found by masking each word")
     instead.add_argument("runs", nargs="+", help="runs of the same data whose depths stand in for these")
     instead.add_argument("--most", type=int, default=500, help="test texts that are compared")
+    deeper = commands.add_parser("deepen")
+    deeper.add_argument("run", type=Path)
+    deeper.add_argument("blocks", type=int)
+    deeper.add_argument("--into", type=Path, required=True)
     before = commands.add_parser("depths")
     before.add_argument("--sets", default="trec,mr")
     before.add_argument("--estimators", default="mutual_information,random,frequency")
@@ -266,6 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.command == "folds":
         write_folds(options.files, options.into)
+        return 0
+    if options.command == "deepen":
+        import faster_blocks
+
+        faster_blocks.deepen(options.run, options.blocks, options.into)
         return 0
     if options.command == "depths":
         import faster_depths
