@@ -13,14 +13,15 @@
     python benchmarks/faster.py folds data/mr/train.tsv data/mr/valid.tsv data/mr/test.tsv --into data/mr
     python benchmarks/faster.py tables
 
-``deepen`` writes a model with more blocks than a pretrained one has. ``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
+``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
 docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
-cross-validation counts as a seed. ``speed`` times finished runs on their test data by both executors: *masked* runs all
-tokens of a batch to the depth of its deepest one (n_max), *compact* each token as deep as its word says. ``depths``
-says how deep words of test data run by tables, before anything is trained, and ``compare`` sets the depths that two
-runs give the same words beside each other. ``amortised`` does so for depths by reconstruction and what stands in for
-them, a table of words and a distilled predictor: how often and how far they are off, how long finding them takes, and
-what the classifier that learned with them scores.
+cross-validation counts as a seed. Warm methods begin with a model that has guessed masked words of the same texts after
+every block. ``deepen`` writes a model with more blocks than a pretrained one has. ``speed`` times finished runs on
+their test data by both executors: *masked* runs all tokens of a batch to the depth of its deepest one (n_max),
+*compact* each token as deep as its word says. ``depths`` says how deep words of test data run by tables, before
+anything is trained, and ``compare`` sets the depths that two runs give the same words beside each other. ``amortised``
+does so for depths by reconstruction and what stands in for them, a table of words and a distilled predictor: how often
+and how far they are off, how long finding them takes, and what the classifier that learned with them scores.
 """
 
 import argparse
@@ -47,8 +48,8 @@ LONG = ("imdb", "agnews", "amazon16", "dbpedia", "yelp_p", "yelp_f")
 COPIES = 8
 MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imdb": 3, "amazon16": 3}
 """For masked language models, 1 elsewhere."""
-RUNS, MASKED_RUN = "runs", "model.word_depths.run"
-"""Where runs are unless told otherwise, and what says where a masked language model is."""
+RUNS, MASKED_RUN, BEGIN = "runs", "model.word_depths.run", "model.from"
+"""Where runs are unless told otherwise, and what says where a masked language model is, and where a model begins."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
 TABLES = "faster"
 """Begins the names of tables."""
@@ -65,7 +66,9 @@ class Method:
     changes: tuple[str, ...] = ()
     evaluations: tuple[Evaluation, ...] = USUAL
     masks: bool = False
-    """Whether it needs a masked language model of the same texts."""
+    """Whether its depths come from a masked language model of the same texts."""
+    warm: bool = False
+    """Whether it begins with that model, in the place of the pretrained one."""
 
 
 def _estimator(name: str, *more: str) -> tuple[str, ...]:
@@ -94,6 +97,9 @@ METHODS = {
     "reconstruction_predictor": Method(_estimator("reconstruction_predictor"), masks=True),
     "random": Method(_estimator("random")),
     "random-common": Method(_estimator("random", *COMMON)),
+    "full-warm": Method(("model.word_depths=null",), warm=True),
+    "mi-warm": Method(COMMON, warm=True),
+    "random-warm": Method(_estimator("random", *COMMON), warm=True),
     "frequency": Method(_estimator("frequency")),
     "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
@@ -147,9 +153,12 @@ def jobs(
             fold = seed if folds else None
             changes = [f"seed={seed}", *files_of(data, fold), *method.changes, *more]
             needs = ()
-            if method.masks:
+            if method.masks or method.warm:
                 masked = masked_job(data, fold)
                 found[masked.name], needs = masked, (masked.name,)
+            if method.warm:
+                changes += [f"{BEGIN}={RUNS}/{masked.name}", "model.exits=null"]
+            if method.masks:
                 changes.append(f"{MASKED_RUN}={RUNS}/{masked.name}")
                 changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
             kind = f"{name}-cv" if folds else name
@@ -180,7 +189,7 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
     for data, name, num_layers in product(sets, ("full", "mi", "halting"), range(1, 13 if begin else 7)):
         if name == "halting" and num_layers == 1:
             continue  # nobody can leave before the only block
-        begun = [f"model.from={begin}", *["model.exits=null"] * (name != "halting")] if begin else []
+        begun = [f"{BEGIN}={begin}", *["model.exits=null"] * (name != "halting")] if begin else []
         more = (f"model.encoder.num_layers={num_layers}", *begun)
         for job in jobs([data], [name], seeds, more=more):
             yield replace(job, name=f"{job.name}-layers-{num_layers}")
@@ -188,7 +197,9 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
 
 def kept_in(runs: Path, job: Job) -> Job:
     """The job where runs, and so the masked language model that it needs, are kept in this folder."""
-    changes = (change.replace(f"{MASKED_RUN}={RUNS}/", f"{MASKED_RUN}={runs}/") for change in job.changes)
+    changes = [change.replace(f"{MASKED_RUN}={RUNS}/", f"{MASKED_RUN}={runs}/") for change in job.changes]
+    for need in job.needs:
+        changes = [change.replace(f"{BEGIN}={RUNS}/{need}", f"{BEGIN}={runs}/{need}") for change in changes]
     return replace(job, changes=tuple(changes))
 
 

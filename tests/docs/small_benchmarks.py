@@ -117,6 +117,7 @@ BENCHMARKS = {
             "kernels.HEADS": 2,
             "kernels.LENGTHS": [64],
             "kernels.CACHE_BYTES": 1,
+            "kernels.ROUNDS": 1,
             "kernels.REPEATS": 1,
         },
         needs_gpu=True,
