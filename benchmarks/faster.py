@@ -77,6 +77,9 @@ def _estimator(name: str, *more: str) -> tuple[str, ...]:
 
 COMMON = ("model.word_depths.bins=quantile", "model.word_depths.min_documents=3")
 """Depths of words that several documents have, as many words of each depth."""
+HALF = ("model.word_depths.bins=tokens", "model.word_depths.mean_depth=2.75", "model.word_depths.min_documents=3")
+"""Depths by which tokens run about half of six blocks in the mean, those around a text included, which run deeper."""
+INFORMATIVE = "model.word_depths.deep=informative"
 HALTING = (
     "model.word_depths=null",
     "model.exits.heads=tied",
@@ -97,6 +100,10 @@ METHODS = {
     "reconstruction_predictor": Method(_estimator("reconstruction_predictor"), masks=True),
     "random": Method(_estimator("random")),
     "random-common": Method(_estimator("random", *COMMON)),
+    "mi-half": Method(HALF),
+    "informative-half": Method((*HALF, INFORMATIVE)),
+    "frequency-half": Method(_estimator("frequency", *HALF)),
+    "random-half": Method(_estimator("random", *HALF)),
     "full-warm": Method(("model.word_depths=null",), warm=True),
     "mi-warm": Method(COMMON, warm=True),
     "random-warm": Method(_estimator("random", *COMMON), warm=True),

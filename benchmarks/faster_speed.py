@@ -1,7 +1,8 @@
 """How fast runs with depths known in advance are, by both executors. ``faster.py speed`` prints it.
 
 *Whole* runs all blocks for all tokens, *masked* all tokens of a batch to the depth of its deepest one (n_max), and
-*compact* each token as deep as its word says. Each is timed from batches that are tokenised, with their depths, to
+*compact* each token as deep as its word says, by blocks that are recorded where there is a GPU, as ``Engine`` runs
+them. Each is timed from batches that are tokenised, with their depths, to
 scores; finding depths by reconstruction is not part of it. The *ceiling* is the number of blocks over the mean depth,
 the *efficiency* what was reached of it: how many times as fast the compact executor is as the whole stack, over the
 ceiling.
@@ -15,6 +16,8 @@ from timing import interleaved_seconds
 
 from depthwise.engine.choosing import MaskedEncoder
 from depthwise.engine.encoder import CompactEncoder
+from depthwise.engine.recorded_walk import RecordedWalks
+from depthwise.engine.recorder import GraphRecorder
 from depthwise.evaluation import load_run
 from depthwise.evaluation.evaluating import read_examples
 from depthwise.models.executing import executed_by
@@ -43,7 +46,7 @@ def measured(runs: Sequence[str], rows: Sequence[int], most: int, device: str) -
 def _line(name: str, size: int, model: Any, batches: list[dict[str, Any]], num_texts: int) -> str:
     inputs = [inputs_in(batch) for batch in batches]
     whole = [{key: value for key, value in batch.items() if key != "depths"} for batch in inputs]
-    compact = CompactEncoder()
+    compact = CompactEncoder(RecordedWalks(GraphRecorder) if model.device.type == "cuda" else None)
     ways: dict[str, Callable[[], object]] = {
         "whole": _through(model, whole, compact),
         "masked": _through(model, inputs, MaskedEncoder()),

@@ -17,7 +17,7 @@ Run = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
 
-SHORTEST_SAMPLE = 0.02
+SHORTEST_SAMPLE = 0.1
 """Seconds that one sample lasts at least: short runs are called several times for it."""
 
 

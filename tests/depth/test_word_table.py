@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from depthwise.config import WordDepthsConfig
 from depthwise.depth.mutual_information import WordCounter, WordCounts, split_documents
-from depthwise.depth.word_table import WordTable, binned, dealt_out, word_table
+from depthwise.depth.word_table import WordTable, binned, binned_by_tokens, dealt_out, word_table
 from depthwise.errors import DataError
 
 LAYERS = 12
@@ -226,3 +226,58 @@ def test_bins_are_made_of_words_that_count() -> None:
 def test_words_that_are_all_too_rare() -> None:
     with pytest.raises(DataError, match="no word stands in 1000 documents; lower"):
         made(min_documents=1000)
+
+
+BY_TOKENS = WordDepthsConfig(bins="tokens")
+weighed = st.lists(st.tuples(st.floats(-20, 40, width=32), st.integers(1, 50)), min_size=2, max_size=40)
+
+
+def test_informative_words_run_deep_on_request() -> None:
+    usual, turned = made(), made(deep="informative")
+    assert usual.values is not None
+    assert turned.values is not None
+    assert turned.values.tolist() == (-usual.values).tolist()
+    assert usual.depth_of("good") <= 2
+    assert turned.depth_of("good") >= LAYERS - 1
+    assert turned.depth_of("the") < turned.depth_of("good")
+
+
+@given(weighed, st.integers(2, 12))
+def test_bins_by_tokens_have_as_many_tokens_each(words: list[tuple[float, int]], num_layers: int) -> None:
+    """A bin is at most off by the tokens of one value, which cannot be parted."""
+    scores, tokens = np.array([score for score, _ in words]), np.array([count for _, count in words])
+    depths = binned_by_tokens(scores, scores, tokens, BY_TOKENS, num_layers)
+    distinct = np.unique(scores)
+    if len(distinct) == 1:
+        assert set(depths.tolist()) == {num_layers}
+        return
+    assert [len(set(depths[scores == value].tolist())) for value in distinct] == [1] * len(distinct)
+    order = np.argsort(scores)
+    assert (np.diff(depths[order]) >= 0).all()
+    most = max(tokens[scores == value].sum() for value in distinct)
+    for depth in range(1, num_layers + 1):
+        assert abs(tokens[depths <= depth].sum() - tokens.sum() * depth / num_layers) <= most
+
+
+@given(st.integers(0, 5), st.floats(1, 8))
+def test_tokens_run_as_deep_as_asked_in_the_mean(seed: int, mean_depth: float) -> None:
+    random = np.random.default_rng(seed)
+    scores, tokens = random.normal(size=2000), random.integers(1, 20, 2000)
+    depths = binned_by_tokens(scores, scores, tokens, replace(BY_TOKENS, mean_depth=mean_depth), 8)
+    assert np.average(depths, weights=tokens) == pytest.approx(mean_depth, abs=0.01)
+    assert (np.diff(depths[np.argsort(scores)]) >= 0).all()
+
+
+def test_values_beyond_those_of_the_words_are_in_the_outer_bins() -> None:
+    scores, tokens = np.arange(10.0), np.ones(10, np.int64)
+    assert binned_by_tokens(np.array([-5.0, 4.5, 50.0]), scores, tokens, BY_TOKENS, 4).tolist() == [1, 3, 4]
+
+
+def test_a_table_with_bins_by_tokens() -> None:
+    counts = corpus()
+    options = WordDepthsConfig(bins="tokens", mean_depth=4.0, deep="informative")
+    tokens = counts.frequencies()
+    table = word_table(counts, options, num_layers=LAYERS, tokenizer="t", tokens=tokens)
+    assert np.average(table.depths, weights=tokens) == pytest.approx(4.0, abs=1.0)
+    assert table.depth_of("good") > table.depth_of("the")
+    assert "width" not in table.summary()

@@ -209,9 +209,11 @@ def _words_decide_in_encoders(model: View) -> Iterator[Problem]:
         yield model.problem("word_depths", "are depths of an encoder that stands alone; remove them, or the decoder")
     elif model.exits is not None or model.policy is not None:
         yield model.problem("word_depths", "are decided before the model runs; remove exits and policy, or word_depths")
-    elif model.encoder is not None and (model.word_depths.depth or 0) > model.encoder.num_layers:
-        message = f"{model.word_depths.depth} is more than the {model.encoder.num_layers} blocks there are; lower it"
-        yield model.word_depths.problem("depth", message)
+    elif model.encoder is not None:
+        for name in ("depth", "mean_depth"):
+            if ((asked := getattr(model.word_depths, name)) or 0) > model.encoder.num_layers:
+                message = f"{asked} is more than the {model.encoder.num_layers} blocks there are; lower it"
+                yield model.word_depths.problem(name, message)
 
 
 # One stack

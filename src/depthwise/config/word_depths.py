@@ -19,7 +19,8 @@ BY_PLACE = (RECONSTRUCTION, RECONSTRUCTION_PREDICTOR)
 ESTIMATORS = ("mutual_information", *BY_RECONSTRUCTION, "frequency", "random", "fixed")
 MATCHED = ("tokens", "words")
 WORDS = ("parted", "blanks")
-BINS = ("width", "quantile")
+BINS = ("width", "quantile", "tokens")
+DEEP = ("uninformative", "informative")
 UNSEEN = ("once", "smoothed")
 SPECIAL = ("max_of_sequence", "min", "all")
 
@@ -61,7 +62,13 @@ class WordDepthsConfig:
     log_scale: bool = True
     """Whether bins are of −log information, or of −information."""
     bins: str = "width"
-    """Bins of equal ``width``, or with equally many words (``quantile``)."""
+    """Bins of equal ``width``, with equally many words (``quantile``), or by how many ``tokens`` words make up."""
+    mean_depth: float | None = None
+    """How many blocks the tokens of the training data run in the mean (bins by ``tokens``); none means that as many of
+    them run each number of blocks."""
+    deep: str = "uninformative"
+    """Which words run deep: those that tell little about the label, as in the paper, or those that tell much
+    (``informative``)."""
     range_quantile: float | None = None
     """The share of words at either end whose value is drawn in before bins of equal width are made; none means 0."""
     min_documents: int = 1
@@ -95,14 +102,16 @@ RULES: Rules = {
     "added_count": _above_zero,
     "floor": _above_zero,
     "bins": partial(choice, BINS),
+    "mean_depth": partial(at_least, 1),
+    "deep": partial(choice, DEEP),
     "range_quantile": _between_halves,
     "min_documents": partial(at_least, 1),
     "unseen": partial(choice, UNSEEN),
     "special": partial(choice, SPECIAL),
 }
 _DEFAULTS = WordDepthsConfig()
-_OF_BINS = ("log_scale", "bins", "range_quantile", "min_documents", "unseen")
-_OF_INFORMATION = ("added_count", "floor")
+_OF_BINS = ("log_scale", "bins", "mean_depth", "range_quantile", "min_documents", "unseen")
+_OF_INFORMATION = ("added_count", "floor", "deep")
 _OF_RANDOM = ("seed", "matched")
 _OF_RECONSTRUCTION = ("run", "penalty", "copies")
 _OF_PREDICTOR = ("predictor_width", "predictor_epochs")
@@ -119,8 +128,10 @@ def word_depth_problems(options: Any) -> Iterator[Problem]:
     for name in _idle(estimator):
         if getattr(options, name) != getattr(_DEFAULTS, name):
             yield Problem(name, f"has no effect with estimator {estimator}; remove it")
-    if options.bins == "quantile" and options.range_quantile is not None:
-        yield Problem("range_quantile", "has no effect on bins with equally many words; remove it")
+    if options.bins != "width" and options.range_quantile is not None:
+        yield Problem("range_quantile", f"has no effect on bins by {options.bins}; remove it")
+    if options.bins != "tokens" and options.mean_depth is not None:
+        yield Problem("mean_depth", f"has no effect on bins by {options.bins}; set bins to tokens or remove it")
 
 
 def _idle(estimator: str) -> list[str]:

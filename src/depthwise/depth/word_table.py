@@ -8,6 +8,13 @@ estimators are controls: ``frequency`` has v(x) = −log of the share of documen
 depths of mutual information out anew, so that as many tokens (or different words) have each depth as before, and
 ``fixed`` gives all words one.
 
+Two options go beyond the paper. With ``deep: informative`` v changes its sign. Bins by ``tokens`` look at F(x), the
+share of training tokens in words with a lower v, and half of those in words with the same:
+
+    d(x) = min(⌊N · F(x)^p⌋ + 1, N)
+
+with p = 1, so that as many tokens have each depth, or with that p by which they run ``mean_depth`` blocks in the mean.
+
 Source: Liu et al. 2021, "Faster Depth-Adaptive Transformers", section 3.1, as read in ``docs/in-advance.md``.
 """
 
@@ -25,6 +32,8 @@ from depthwise.depth.mutual_information import Counts, Values, WordCounts
 from depthwise.errors import DataError
 
 Depths = npt.NDArray[np.int64]
+MOST_BENT, FINEST = 10.0, 1e-9
+"""The logarithm of the highest power that is tried to have tokens run so many blocks, and how well it is found."""
 log = logging.getLogger(__name__)
 
 
@@ -118,8 +127,12 @@ def word_table(
     common, once = counts.frequencies() >= options.min_documents, counts.frequencies() == 1
     if not common.any():
         raise DataError(f"no word stands in {options.min_documents} documents; lower model.word_depths.min_documents")
-    of_unseen = int(binned(np.array([beyond]), values[common], options, num_layers)[0])
-    depths = binned(values, values[common], options, num_layers)
+    if options.bins == "tokens":
+        assert tokens is not None
+        depths = binned_by_tokens(np.append(values, beyond), values[common], tokens[common], options, num_layers)
+    else:
+        depths = binned(np.append(values, beyond), values[common], options, num_layers)
+    depths, of_unseen = depths[:-1], int(depths[-1])
     depths[~common] = _unseen(depths, once, of_unseen, options)
     generator = np.random.default_rng(seed if options.seed is None else options.seed)
     if options.estimator == "random" and options.matched == "words":
@@ -145,6 +158,30 @@ def binned(values: Values, of_words: Values, options: WordDepthsConfig, num_laye
     bins = np.floor((values - low) / ((high - low) / num_layers)).astype(np.int64) + 1
     found: Depths = np.clip(bins, 1, num_layers)
     return found
+
+
+def binned_by_tokens(
+    values: Values, of_words: Values, tokens: Counts, options: WordDepthsConfig, num_layers: int
+) -> Depths:
+    """The same where words with so many tokens make the bins."""
+    distinct, places = np.unique(of_words, return_inverse=True)
+    if len(distinct) == 1:
+        return np.full(len(values), num_layers, np.int64)
+    masses = np.bincount(places, weights=tokens)
+    shares = (np.cumsum(masses) - masses / 2) / masses.sum()
+
+    def depths_of(shares: Values, power: float) -> Depths:
+        found: Depths = np.minimum(np.floor(num_layers * shares**power).astype(np.int64) + 1, num_layers)
+        return found
+
+    low, high = 0.0, 0.0
+    if options.mean_depth is not None:
+        low, high = -MOST_BENT, MOST_BENT
+        while high - low > FINEST:  # the higher the power, the less deep
+            middle = (low + high) / 2
+            mean = np.average(depths_of(shares, np.exp(middle)), weights=masses)
+            low, high = (middle, high) if mean > options.mean_depth else (low, middle)
+    return depths_of(np.interp(values, distinct, shares, left=0.0, right=1.0), np.exp(high))
 
 
 def dealt_out(depths: Depths, tokens: Counts, generator: np.random.Generator) -> Depths:
@@ -180,7 +217,7 @@ def rounded_mean(depths: npt.NDArray[Any]) -> int:
 
 def _scaled(information: Values, options: WordDepthsConfig) -> Values:
     values: Values = -np.log(np.maximum(information, options.floor)) if options.log_scale else -information
-    return values
+    return values if options.deep == "uninformative" else -values
 
 
 def _ends(values: Values, options: WordDepthsConfig) -> tuple[float, float]:

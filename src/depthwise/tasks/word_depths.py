@@ -100,7 +100,8 @@ class WordDepthTask(Task):
                 means.add((text[begin:end], number) for (begin, end), number in zip(spans, numbers, strict=True))
             return means.table(options, **made_for)
         if self.run_folder is None:
-            counts_tokens = options.estimator == "random" and options.matched == "tokens"
+            matched = options.estimator == "random" and options.matched == "tokens"
+            counts_tokens = matched or options.bins == "tokens"
             counter = WordCounter(WordNormalizer(self.tokenizers.source), occurrences=counts_tokens)
             counter.add(self._documents(options))
             counts = counter.counts()
