@@ -51,6 +51,8 @@ MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imd
 RUNS, MASKED_RUN, BEGIN = "runs", "model.word_depths.run", "model.from"
 """Where runs are unless told otherwise, and what says where a masked language model is, and where a model begins."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
+BLOCKS, DEEPER_BLOCKS = 6, 12
+"""Up to which numbers of them are swept over, from the pretrained model and from one that ``deepen`` began."""
 TABLES = "faster"
 """Begins the names of tables."""
 
@@ -193,7 +195,9 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
                 name = job.name if is_masked else job.name.replace("reconstruction", f"penalty-{penalty}")
                 yield replace(job, name=name)
         return
-    for data, name, num_layers in product(sets, ("full", "mi", "halting"), range(1, 13 if begin else 7)):
+    for data, name, num_layers in product(
+        sets, ("full", "mi", "halting"), range(1, 1 + (DEEPER_BLOCKS if begin else BLOCKS))
+    ):
         if name == "halting" and num_layers == 1:
             continue  # nobody can leave before the only block
         begun = [f"{BEGIN}={begin}", *["model.exits=null"] * (name != "halting")] if begin else []

@@ -96,7 +96,14 @@ BENCHMARKS = {
     "faster": Small(
         r"^( +[\d.]+ s  |depthwise train|\||$)",
         {"sets": first, "seeds": first, "rows": "1,2", "most": 4},
-        {"faster.FOLDS": 3, "faster.PENALTIES": (0, 0.1), "faster_speed.REPEATS": 1, **SAMPLES},
+        {
+            "faster.FOLDS": 3,
+            "faster.PENALTIES": (0, 0.1),
+            "faster.BLOCKS": 2,
+            "faster.DEEPER_BLOCKS": 3,
+            "faster_speed.REPEATS": 1,
+            **SAMPLES,
+        },
         runs=("runs/minilm",),
     ),
     "fused": Small(
