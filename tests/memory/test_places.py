@@ -36,6 +36,17 @@ def seen(places: Places, x: torch.Tensor, left: int, right: int) -> torch.Tensor
     return padded.unfold(0, left + right + 1, 1)[places.spaced_readers(left + right)[0]]
 
 
+@settings(max_examples=60, deadline=None)
+@given(lengths=Rows, seed=st.integers(0, 999), left=st.integers(0, 4), right=st.integers(0, 4), is_all=st.booleans())
+def test_windows_end_with_their_sequence(lengths: list[int], seed: int, left: int, right: int, is_all: bool) -> None:
+    sequences, x, readers = drawn(lengths, seed, 0.5)
+    places = Places(sequences, None if is_all else readers)
+    tokens, are_there = places.windows(left, right)
+    assert torch.equal(x[0, :, 0][tokens] * are_there, seen(places, x, left, right))
+    rows = sequences.rows[:, None] if is_all else sequences.rows[readers][:, None]
+    assert (sequences.rows[tokens.numpy()] == rows).all(), "what stands for others is of the same sequence"
+
+
 def test_tokens_that_nobody_sees_are_left_out() -> None:
     sequences = Sequences(np.repeat([0, 1], [20, 6]), CPU)
     x = torch.arange(26.0).view(1, -1, 1)

@@ -1,6 +1,7 @@
 """The module around light and dynamic convolutions: projections, gate, bias, dropout."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,80 @@ def test_a_kernel_reads_packed_sequences_as_they_lie(
         with use_backend("triton"):
             found = mixer.mix_packed(x, places)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+# Few readers
+
+
+def folded_and_plain(mixer: ProjectedConv, monkeypatch: pytest.MonkeyPatch, readers: list[int] | None) -> list[Tensor]:
+    """What readers take of three sequences, with inputs that nobody projects and with all of them."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 23, WIDTH, dtype=mixer.out_projection.weight.dtype)
+    places = Places(Sequences(np.repeat([0, 1, 2], [9, 4, 10]), x.device), readers and np.array(readers))
+    found = []
+    for worth in (0, inf):
+        monkeypatch.setattr("depthwise.mixers.projected.WORTH_FOLDING", worth)
+        found.append(mixer.mix_packed(x, places))
+    return found
+
+
+@both
+@pytest.mark.parametrize("readers", [[0], [3, 10, 11, 22], None])
+@pytest.mark.parametrize("at_once", [1, 10**6])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"causal": False, "kernel_size": 7, "bias": True}, {"kernel_size": 12}, {"conv_width": 4}, {"num_heads": 6}]
+    + [{"normalization": kind} for kind in ("none", "tanh", "l1")],
+    ids=str,
+)
+def test_few_readers_need_no_inputs(
+    kind: type[ProjectedConv],
+    given: dict[str, Any],
+    at_once: int,
+    readers: list[int] | None,
+    randomized: Randomized,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("depthwise.mixers.projected.FOLDED_AT_ONCE", at_once)
+    mixer = randomized(kind(options(**given))).eval()
+    folded, plain = folded_and_plain(mixer, monkeypatch, readers)
+    torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
+
+
+@both
+def test_folding_is_chosen_where_it_takes_fewer_operations(kind: type[ProjectedConv], randomized: Randomized) -> None:
+    mixer = randomized(kind(options(kernel_size=7))).eval()
+    x = torch.randn(1, 40, WIDTH, dtype=torch.float64)
+    sequences = Sequences(np.zeros(40, dtype=np.int64), x.device)
+    for readers, is_folded in (([7, 20], True), (list(range(39)), False)):
+        assert (mixer._folded(x, Places(sequences, np.array(readers))) is not None) is is_folded
+
+
+def test_kernels_from_states_are_folded_too(randomized: Randomized, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer = randomized(DynamicConv(options(conv_width=4), kernel_from="layer_input")).eval()
+    folded, plain = folded_and_plain(mixer, monkeypatch, [3, 22])
+    torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
+
+
+@both
+@pytest.mark.parametrize("given", [{"glu": True}, {"renormalize_padding": True}], ids=str)
+def test_what_is_not_linear_is_not_folded(
+    kind: type[ProjectedConv], given: dict[str, Any], randomized: Randomized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded, plain = folded_and_plain(randomized(kind(options(**given))).eval(), monkeypatch, [3, 22])
+    assert torch.equal(folded, plain)
+
+
+@both
+def test_sums_that_would_be_rounded_or_heard_are_not_folded(
+    kind: type[ProjectedConv], randomized: Randomized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixer, heard = randomized(kind(options())).eval(), []
+    with mixer.in_projection.register_forward_hook(lambda *_: heard.append(1)):
+        folded_and_plain(mixer, monkeypatch, [3, 22])
+    assert len(heard) == 2
+    folded, plain = folded_and_plain(mixer.bfloat16(), monkeypatch, [3, 22])
+    assert torch.equal(folded, plain)
 
 
 # Dropout

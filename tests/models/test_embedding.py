@@ -38,6 +38,28 @@ def test_sinusoids(width: int) -> None:
     torch.testing.assert_close(SinusoidalPositions(width)(steps), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("is_padded", [True, False])
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("length", [1, 6, 7, 9])
+def test_kept_sinusoids_are_those_made_anew(
+    make: Callable[..., Embedding], monkeypatch: pytest.MonkeyPatch, length: int, offset: int, is_padded: bool
+) -> None:
+    """To the bit, in every precision, and also where inference made them first and a training goes on."""
+    embedding = make(position_offset=offset, stack={"positions": "sinusoidal"})
+    ids, valid = torch.randint(2, TYPES, (2, length)), torch.arange(length) >= torch.tensor([[0], [1]])
+    given = (ids, valid) if is_padded else (ids,)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        embedding = embedding.to(dtype)
+        with torch.inference_mode():
+            kept = embedding(*given)
+        with monkeypatch.context() as patch:
+            patch.setattr("depthwise.models.embedding.KEPT_STEPS", 0)
+            assert torch.equal(embedding(*given), kept)
+        embedding.zero_grad()
+        embedding(*given).sum().backward()
+        assert embedding.tokens.weight.grad is not None
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 def test_scale(make: Callable[..., Embedding], scaled: bool) -> None:
     embedding, ids = make(scale_embedding=scaled, stack={"positions": "none"}), torch.randint(0, TYPES, (2, 3))

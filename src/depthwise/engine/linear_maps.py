@@ -1,6 +1,7 @@
 """Linear maps as decoding wants them: those that share an input side by side, packed for few rows at a time."""
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -68,16 +69,19 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Map:
     return run
 
 
+_VERSION = attrgetter("_version")
+
+
 class Weights:
     """The weights of modules, in which changes can be seen: their places, and how often each was changed in place."""
 
     def __init__(self, *modules: nn.Module) -> None:
-        self._owners = [part for module in modules for part in module.modules() if part._parameters]
+        self._held = [part._parameters for module in modules for part in module.modules() if part._parameters]
         self._versions = self._now()
 
     def are_as_they_were(self) -> bool:
         return self._now() == self._versions
 
-    def _now(self) -> list[tuple[int, int]]:
-        found = [weight for owner in self._owners for weight in owner._parameters.values() if weight is not None]
-        return [(weight.data_ptr(), weight._version) for weight in found]
+    def _now(self) -> list[int]:
+        found = [weight for held in self._held for weight in held.values() if weight is not None]
+        return [*map(Tensor.data_ptr, found), *map(_VERSION, found)]

@@ -1,6 +1,7 @@
 """Tokens on their way through the blocks of an encoder."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,11 @@ class Walk:
         self.depths = np.zeros(len(rows), dtype=np.int64)
         self._done = x
         self._told: dict[int, Places] = {}
-        self._has_grid = any(isinstance(stack.block(layer).mixer, SelfAttention) for layer in range(stack.num_layers))
+
+    @cached_property
+    def _has_grid(self) -> bool:
+        stack = self.stack
+        return any(isinstance(stack.block(layer).mixer, SelfAttention) for layer in range(stack.num_layers))
 
     @property
     def rows(self) -> Index:
@@ -33,7 +38,7 @@ class Walk:
 
     def tell(self, layer: int, readers: Sequence[Index]) -> None:
         """Who runs this layer and those after it, as long as the tokens are the same: the device hears of it once."""
-        told = Places.several(self.sequences, readers, in_grid=self._has_grid and self.x.device.type != "cpu")
+        told = Places.several(self.sequences, readers, in_grid=self.x.device.type != "cpu" and self._has_grid)
         self._told |= dict(enumerate(told, layer))
 
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:

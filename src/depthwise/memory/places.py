@@ -201,6 +201,15 @@ class Places:
         parts = Sequences(np.cumsum(begins) - 1, sequences.device)
         return x.index_select(1, sequences.sent(kept)), Places(parts, np.searchsorted(kept, readers))
 
+    def windows(self, left: int, right: int) -> tuple[Int[Tensor, "A K"], Bool[Tensor, "A K"]]:
+        """The tokens from so many before each reader to so many after it, and which of them there are: beyond the ends
+        of a sequence its first or last token stands for what is not there."""
+        starts, lengths = self.sequences.starts[self._reader_rows], self.sequences.lengths[self._reader_rows]
+        readers = np.arange(len(self.sequences)) if self.readers is None else self.readers
+        wanted = readers[:, None] + np.arange(-left, right + 1)
+        seen = np.clip(wanted, starts[:, None], (starts + lengths - 1)[:, None])
+        return self.sequences.sent(seen), self.sequences.sent(seen == wanted)
+
     # One row for each sequence, padded at the end: what attention and averages need
 
     @cached_property

@@ -1,8 +1,10 @@
 """Dynamic convolution."""
 
+from collections.abc import Callable
+
 from torch import nn
 
-from depthwise.kernels import dynamic_conv
+from depthwise.kernels import dynamic_conv, normalize
 from depthwise.memory import InputMemory
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 from depthwise.shapes import Float, Int, Tensor
@@ -24,6 +26,10 @@ class DynamicConv(ProjectedConv):
         self.from_layer_input = kernel_from == "layer_input"
         features = options.width if self.from_layer_input else options.channels
         self.kernel = KernelPredictor(features, options.num_heads * options.kernel_size, bias=False)
+
+    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
+        raw = self.kernel(x if self.from_layer_input else project(x))[0]
+        return normalize(raw.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
 
     def convolve(
         self,

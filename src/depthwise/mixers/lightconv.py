@@ -1,11 +1,12 @@
 """Lightweight convolution; with one head per channel and no normalisation, an ordinary depthwise convolution."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from depthwise.kernels import light_conv
+from depthwise.kernels import light_conv, normalize
 from depthwise.memory import InputMemory
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 from depthwise.shapes import Float, Int, Tensor
@@ -26,6 +27,9 @@ class LightConv(ProjectedConv):
         """Half-width of the uniform initialisation: Xavier on the shape (H, 1, K)."""
         heads, taps = self.weight.shape
         return math.sqrt(6 / (taps + heads * taps))
+
+    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
+        return normalize(self.weight, self.options.normalization).expand(x.shape[1], -1, -1)
 
     def convolve(
         self,

@@ -1,20 +1,26 @@
 """The module around a light or dynamic convolution: in-projection, gate, convolution, out-projection."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 
 from depthwise.kernels import is_convolved_as_it_lies
 from depthwise.memory import InputMemory, Places
 from depthwise.mixers.base import Mixer, taps_before
-from depthwise.mixers.linear import ScaledLinear
+from depthwise.mixers.linear import ScaledLinear, weights_of
 from depthwise.shapes import Bool, Float, Int, Tensor
 
 FEW = 5
 """How many times as long a row must be as there are readers for a convolution to go from reader to reader: on a CPU
 these take about so many times as long as neighbours do together."""
+WORTH_FOLDING = 1.25
+"""How many times fewer operations folding must take: its products are smaller and there are more of them."""
+FOLDED_AT_ONCE = 2**19
+"""Values in windows of states that are gathered at a time, few enough to stay in the cache of a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +77,48 @@ class ProjectedConv(Mixer):
         """A kernel reads the row as it lies. The reference convolves it with room between sequences: everywhere, unless
         very few read. Tokens that nobody sees leave nothing behind.
         """
-        x, places = places.narrowed(x, self.left, self.options.kernel_size - 1 - self.left)
-        inputs = self.write(x).inputs
-        if self.reads_as_it_lies(inputs):
-            positions = None if places.readers_there is None else places.readers_there.unsqueeze(0)
-            mixed = self.convolve(places.taken(x), InputMemory(inputs), positions, places.sequences.segments)
-        else:
-            mixed = self._convolved_apart(x, inputs, places)
+        mixed = self._folded(x, places)
+        if mixed is None:
+            x, places = places.narrowed(x, self.left, self.options.kernel_size - 1 - self.left)
+            mixed = self._convolved_packed(x, self.write(x).inputs, places)
         if self.conv_bias is not None:
             mixed = mixed + self.conv_bias
         return self.out_projection(mixed)
+
+    def _folded(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A C"] | None:
+        """What few readers take from tokens whose inputs nobody projects; none where that would take longer.
+
+            sum_k w_k (W x_k + b) = W (sum_k w_k x_k) + (sum_k w_k) b      over the taps k within the sequence
+
+        Sums are as many times wider as there are heads, but the matrix meets readers instead of all tokens, and once
+        more where kernels are predicted from what it gives. In 16 bits sums would be rounded before they are projected.
+        """
+        (heads, taps), (num_tokens, width) = (self.options.num_heads, self.options.kernel_size), x.shape[1:]
+        channels, num_readers = self.options.channels, places.num_readers
+        is_linear = not (self.options.glu or self.options.renormalize_padding or self.training)
+        if not is_linear or x.device.type != "cpu" or x.dtype.itemsize < torch.float32.itemsize:
+            return None
+        if num_readers * (2 * channels + heads * taps) * WORTH_FOLDING > min(num_tokens, num_readers * taps) * channels:
+            return None
+        weights = weights_of(self.in_projection)
+        if weights is None:
+            return None
+        by_head, bias = weights[0].view(heads, channels // heads, width), weights[1].view(heads, -1)
+        seen, is_there = places.windows(self.left, taps - 1 - self.left)
+        kernels = self.kernels_of(places.taken(x), lambda states: F.linear(states, *weights)) * is_there.unsqueeze(1)
+        at_once = max(1, FOLDED_AT_ONCE // (taps * width))
+        mixed = []
+        for some, steps in zip(kernels.split(at_once), seen.split(at_once), strict=True):
+            sums = some @ x[0].index_select(0, steps.flatten()).view(*steps.shape, width)
+            taken = (sums.transpose(0, 1) @ by_head.transpose(1, 2)).transpose(0, 1)
+            mixed.append((taken + some.sum(-1, keepdim=True) * bias).flatten(1))
+        return (mixed[0] if len(mixed) == 1 else torch.cat(mixed)).unsqueeze(0)
+
+    def _convolved_packed(self, x: Tensor, inputs: Float[Tensor, "1 N C"], places: Places) -> Float[Tensor, "1 A C"]:
+        if self.reads_as_it_lies(inputs):
+            positions = None if places.readers_there is None else places.readers_there.unsqueeze(0)
+            return self.convolve(places.taken(x), InputMemory(inputs), positions, places.sequences.segments)
+        return self._convolved_apart(x, inputs, places)
 
     def reads_as_it_lies(self, inputs: Float[Tensor, "1 _n _c"]) -> bool:
         """Whether a kernel convolves packed sequences of such inputs without room between them."""
@@ -96,6 +134,10 @@ class ProjectedConv(Mixer):
         if places.num_readers == memory.length:
             return self.convolve(x, memory, None)
         return self.convolve_everywhere(places.taken(x), memory, positions).index_select(1, positions[0])
+
+    @abstractmethod
+    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
+        """The normalised kernels with which these states read; ``project`` makes convolution inputs of them."""
 
     @abstractmethod
     def convolve(

@@ -11,6 +11,9 @@ from depthwise.config import ModelConfig, StackConfig
 from depthwise.models.adaptive import AdaptiveEmbedding
 from depthwise.shapes import Bool, Float, Int, Tensor
 
+KEPT_STEPS = 4096
+"""Vectors of as many positions are kept for all models of one width; those of longer texts are made anew."""
+
 
 class Embedding(nn.Module):
     """x = dropout(sqrt(D) * E[id] + position), zero positions on padding.
@@ -71,13 +74,20 @@ class Embedding(nn.Module):
         self, ids: Tensor, valid: Tensor | None, num_earlier: Tensor | None, dtype: torch.dtype
     ) -> Float[Tensor, "_b T _e"]:
         assert self.positions is not None
+        end = self.offset + ids.shape[1]
+        kept = None
+        if num_earlier is None and isinstance(self.positions, SinusoidalPositions):
+            kept = self.positions.kept(end, ids.device, dtype)
+        if valid is None and kept is not None:
+            return kept[self.offset : end].unsqueeze(0)
         if valid is None:
             steps = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
         else:
             steps = (valid.cumsum(1) - 1).clamp(min=0)
         if num_earlier is not None:
             steps = steps + num_earlier.unsqueeze(1)
-        vectors = self.positions(steps + self.offset).to(dtype)
+        steps = steps + self.offset
+        vectors = self.positions(steps).to(dtype) if kept is None else F.embedding(steps, kept)
         return vectors if valid is None else vectors.masked_fill(~valid.unsqueeze(-1), 0)
 
 
@@ -99,6 +109,22 @@ class SinusoidalPositions(nn.Module):
         if steps.device.type != "mps":
             angles = angles.double()
         return F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, self.width % 2))
+
+    def kept(self, end: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "_l D"] | None:
+        """The vectors of all positions below ``end`` and some more, made once for all; none where that may not be.
+
+        What is compiled or recorded would take them for its own.
+        """
+        is_recorded = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if end > KEPT_STEPS or is_recorded or device.type == "meta" or torch.compiler.is_compiling():
+            return None
+        return _kept_vectors(self.width, 2 ** (end - 1).bit_length(), device, dtype)
+
+
+@lru_cache(maxsize=64)
+def _kept_vectors(width: int, count: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "L D"]:
+    with torch.inference_mode(False):  # a training may want them next
+        return SinusoidalPositions(width)(torch.arange(count, device=device).unsqueeze(0))[0].to(dtype)
 
 
 def frequencies(width: int, device: torch.device) -> Float[Tensor, "m"]:
