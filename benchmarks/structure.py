@@ -1,17 +1,32 @@
-"""Whether a run that says how many layers it needs looks at its inputs, and what that is worth at every length.
+"""Whether a run that says how many layers it needs looks at its inputs, and what that is worth beside a fixed depth.
 
-    python benchmarks/structure.py depths runs/alberta-small-sst2 --threshold 0.7
+    python benchmarks/structure.py depths runs/alberta-small-sst2 --at 0.7
+    python benchmarks/structure.py frontier runs/alberta-small-sst2 --beside runs/alberta-small-fixed-sst2 --at drop-0.5
+    python benchmarks/structure.py speeds runs/alberta-small-sst2 --beside runs/alberta-small-fixed-sst2 --at 0.5 0.9
     python benchmarks/structure.py lengths runs/alberta-small-sst2 --beside runs/alberta-small-fixed-sst2 --plot out.png
+    python benchmarks/structure.py draw lengths.json --plot out.png
 
 ``depths`` runs examples of a split one by one: mean and deviation of the depths that were expected and run, and how
 they go with length and loss of an example (Pearson). A deviation of 0 means that all inputs are the same to it.
-``lengths`` times text of every length, in batches of 1 and 32, at several thresholds and by the run beside; without
-one, a threshold of 0 stands for it. The text is that of a split, for tasks with one text.
+``frontier`` is ``depthwise sweep``, its figure included, with all that is known of one setting: its depths as above,
+and the best *constant* depth of the same network that is no deeper than its mean, rounded up to whole layers.
+``speeds`` says how good settings are and how many times as fast as the run beside, and as all layers of the same run,
+in batches of 1 and 32 rows of the same texts, from tokens to answers; it also takes runs with exits, and what becomes
+of others once every other layer is left out (LayerDrop) or a share of the heads (--heads). ``lengths`` times text of
+every length, in batches of 1 and 32, at several thresholds and by the run beside; without one, a threshold of 0 stands
+for it. The text is that of a split, for tasks with one text. ``draw`` makes the figure from what ``lengths --json
+FILE`` kept.
+
+A setting is a threshold γ, ``full``, ``patience-4`` or the name of one that ``depthwise calibrate`` found. With --name,
+what was found becomes a result of the run, which ``results.py`` collects.
 """
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,44 +34,110 @@ import numpy as np
 import torch
 from timing import interleaved_seconds
 
-from depthwise.config import StructureExitConfig
+from depthwise.config import PolicyConfig, StructureExitConfig
+from depthwise.data import Row
 from depthwise.depth import StructureExit
-from depthwise.evaluation import Run, by_policy, load_run
+from depthwise.engine import Engine
+from depthwise.evaluation import (
+    Run,
+    by_policy,
+    chosen_policy,
+    hardware,
+    load_run,
+    open_run,
+    outcome_of,
+    policies_to_try,
+    predict_rows,
+    read_examples,
+    setting_named,
+    setting_of,
+    strict_json,
+    sweep,
+    write_frontier,
+)
 from depthwise.evaluation.depths import recorded_depths
+from depthwise.evaluation.head_importance import head_importance
+from depthwise.models.head_pruning import heads_to_keep, without_heads
+from depthwise.tasks import Task
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 32)
 THRESHOLDS = (0.0, 0.1, 0.5, 0.7, 0.9)
-REPEATS = 7
+REPEATS = 5
+TIMED = {1: 16, 32: 128}
+"""Examples that are timed in batches of so many."""
+FULL, BESIDE = "full", "beside"
+JUDGING = 1000
+"""Training examples by which heads are judged."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a run that says how many layers it needs makes of its inputs.")
-    parser.add_argument("what", choices=["depths", "lengths"])
+    parser.add_argument("what", choices=["depths", "frontier", "speeds", "lengths", "draw"])
     parser.add_argument("run", type=Path)
     parser.add_argument("--split", default="valid")
-    parser.add_argument("--limit", type=int, default=1000, help="examples at most")
-    parser.add_argument("--threshold", type=float, default=StructureExitConfig.threshold)
+    parser.add_argument("--limit", type=int, default=1000, help="examples whose depths are looked at, at most")
+    parser.add_argument("--at", nargs="+", default=[f"{StructureExitConfig.threshold:g}"], help="settings")
     parser.add_argument("--beside", type=Path, help="a run of fixed depth to compare with")
+    parser.add_argument("--every-other", action="store_true", help="leave every other layer of the run out")
+    parser.add_argument("--heads", type=float, default=0.0, help="leave this share of its heads out")
+    parser.add_argument("--name", help="of the result that is written into the run")
+    parser.add_argument("--json", type=Path, help="where numbers are kept")
     parser.add_argument("--plot", type=Path, help="where speed-up against length is drawn")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    run = load_run(options.run, device=options.device)
-    if run.model.structure is None:
-        parser.error(f"{options.run} does not say how many layers it needs; train one with model.structure")
-    if options.what == "depths":
-        print(json.dumps(depths(run, options.split, options.limit, options.threshold), indent=2))
+    if options.what == "draw":
+        plot(json.loads(options.run.read_text(encoding="utf-8")), options.plot)
         return
+    run = load_run(options.run, device=options.device)
+    if options.what != "speeds" and run.model.structure is None:
+        parser.error(f"{options.run} does not say how many layers it needs; train one with model.structure")
+    if options.every_other and run.model.config.options.leaves_early:
+        parser.error(f"{options.run} decides on its layers by itself; leave --every-other out")
     beside = None if options.beside is None else load_run(options.beside, device=options.device)
-    found = lengths(run, beside, options.split)
-    print(json.dumps(found, indent=2))
-    if options.plot is not None:
-        plot(found, options.plot)
+    found: object
+    if options.what == "lengths":
+        found = rows = lengths(run, beside, options.split)
+        if options.plot is not None:
+            plot(rows, options.plot)
+    else:
+        if options.what == "depths":
+            found = metrics = depths(run, options.split, options.limit, setting(run, options.at[0]))
+        elif options.what == "frontier":
+            found = metrics = frontier(run, beside, options.split, options.limit, setting(run, options.at[0]))
+        else:
+            smaller = reduced(run, every_other=options.every_other, share=options.heads)
+            found = metrics = speeds(smaller, beside, options.split, options.at)
+        if options.name is not None:
+            write_result(run, options.name, metrics, options.split)
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def setting(run: Run, word: str) -> PolicyConfig | None:
+    """The policy of a threshold, of so much patience, of a calibrated setting, or none for all layers."""
+    if word == FULL:
+        return None
+    if re.fullmatch(r"[\d.]+", word):
+        return chosen_policy(run.model, run.folder, [f"policy.threshold={word}"])
+    if patience := re.fullmatch(r"patience-(\d+)", word):
+        return chosen_policy(run.model, run.folder, ["policy.kind=patience", f"policy.patience={patience[1]}"])
+    return setting_named(run.folder, word)
+
+
+def write_result(run: Run, name: str, metrics: Mapping[str, float], split: str) -> None:
+    """Numbers beside the evaluations of a run, where ``results.py`` finds them."""
+    path = run.folder / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    content = {"split": split, "metrics": metrics, "hardware": hardware(run.device)}
+    path.write_text(strict_json(content) + "\n", encoding="utf-8")
 
 
 @torch.inference_mode()
-def depths(run: Run, split: str, limit: int, threshold: float) -> dict[str, float]:
-    task, model = run.task, by_policy(run, StructureExitConfig(threshold=threshold)).model
+def depths(run: Run, split: str, limit: int, options: PolicyConfig | None) -> dict[str, float]:
+    task, model = run.task, by_policy(run, options).model
     assert model.structure is not None
     examples, values = task.examples(split), list[tuple[float, ...]]()
     for number in range(min(limit, len(examples))):
@@ -69,7 +150,7 @@ def depths(run: Run, split: str, limit: int, threshold: float) -> dict[str, floa
     expected_depths, run_depths, sizes, losses = np.array(values).T
     return {
         "examples": len(values),
-        "threshold": threshold,
+        **({"threshold": options.threshold} if isinstance(options, StructureExitConfig) else {}),
         "expected_depth": float(expected_depths.mean()),
         "expected_deviation": float(expected_depths.std()),
         "depth": float(run_depths.mean()),
@@ -84,6 +165,81 @@ def depths(run: Run, split: str, limit: int, threshold: float) -> dict[str, floa
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Pearson's; 0 where one of them does not vary."""
     return float(np.corrcoef(one, other)[0, 1]) if one.std() and other.std() else 0.0
+
+
+def frontier(run: Run, beside: Run | None, split: str, limit: int, options: PolicyConfig | None) -> dict[str, float]:
+    """Every point of a sweep, and what is known of one setting."""
+    chosen = [] if options is None else [options]
+    others = [] if beside is None else [beside]
+    found = sweep(run, split, read_examples(run.task, split), others, [*policies_to_try(run), *chosen])
+    write_frontier(run.folder, found)
+    sign, metrics, constant = 1 if found.higher_is_better else -1, dict[str, float](), dict[int, float]()
+    own, own_depth = math.nan, math.nan
+    for point in found.points:
+        if point.quality is None or point.mean_depth is None:
+            continue
+        if point.policy == "fixed":
+            constant[point.setting["depth"]] = point.quality
+            metrics[f"depth-{point.setting['depth']}"] = point.quality
+        elif point.policy == StructureExitConfig.kind and "threshold" in point.setting:
+            metrics |= {f"gamma-{point.setting['threshold']:g}": point.quality}
+            metrics |= {f"gamma-{point.setting['threshold']:g}_layers": point.mean_depth}
+        if options is not None and (point.policy, point.setting) == (options.kind, setting_of(options)):
+            own, own_depth = point.quality, point.mean_depth
+    no_deeper = {depth: quality for depth, quality in constant.items() if depth < own_depth + 1}
+    if no_deeper:
+        best = max(no_deeper, key=lambda depth: (sign * no_deeper[depth], -depth))
+        metrics |= {"chosen": own, "chosen_layers": own_depth}
+        metrics |= {"constant": no_deeper[best], "constant_layers": float(best)}
+    return metrics | depths(run, split, limit, options)
+
+
+def reduced(run: Run, *, every_other: bool, share: float) -> Run:
+    """The run without every other layer, or without the heads that matter least."""
+    stack = run.model.model.encoder.stack
+    if every_other and stack.block_of is None:
+        stack.layers = stack.layers[::2]
+    elif every_other:
+        stack.block_of = stack.block_of[::2]
+    if every_other:
+        run.model.model.config.num_hidden_layers = stack.num_layers
+    if not share:
+        return run
+    kept = heads_to_keep(head_importance(run.task, run.model, JUDGING), share)
+    return replace(run, engine=Engine(without_heads(run.model, kept).eval().to(run.device)))
+
+
+def speeds(run: Run, beside: Run | None, split: str, words: Sequence[str]) -> dict[str, float]:
+    """Quality and mean depth of settings, and how many times as fast they are as the run beside and as all layers."""
+    found, examples = dict[str, float](), read_examples(run.task, split)
+    settings = {word: setting(run, word) for word in dict.fromkeys([FULL, *words])}
+    for word, options in settings.items():
+        outcome = outcome_of(by_policy(run, options), examples, shows_progress=False)
+        assert outcome.mean_depth is not None
+        quality = outcome.scores[run.task.metrics[0]].value
+        found |= {word: quality} if math.isfinite(quality) else {}
+        found[f"{word}_layers"] = outcome.mean_depth
+    if beside is not None:
+        found[BESIDE] = outcome_of(beside, examples, shows_progress=False).scores[run.task.metrics[0]].value
+    for at_once, most in TIMED.items():
+        task = open_run(run.folder, [f"evaluation.batch_rows={at_once}"])
+        some = np.unique(np.linspace(0, len(examples) - 1, min(most, len(examples))).astype(int))
+        rows = task.rows([task.inputs_of(examples[number]) for number in some])
+        ways: dict[str, Callable[[], object]] = {
+            word: partial(answered, run, options, task, rows) for word, options in settings.items()
+        }
+        if beside is not None:
+            ways[BESIDE] = partial(answered, beside, None, task, rows)
+        seconds = interleaved_seconds(ways, device=run.device, repeats=REPEATS)
+        for word in settings:
+            found[f"{word}_of_{FULL}_{at_once}"] = seconds[FULL] / seconds[word]
+            if beside is not None:
+                found[f"{word}_faster_{at_once}"] = seconds[BESIDE] / seconds[word]
+    return found
+
+
+def answered(run: Run, options: PolicyConfig | None, task: Task, rows: Sequence[Row]) -> object:
+    return predict_rows(task, by_policy(run, options).engine, rows, shows_progress=False)
 
 
 @torch.inference_mode()

@@ -53,6 +53,23 @@ def test_a_drop_that_one_can_be_sure_of(folder: Path, depthwise: Depthwise, tmp_
     assert "--quality-drop 100 --sure --name drop-100-sure" in page
 
 
+def test_a_drop_against_another_run(folder: Path, make_run: MakeRun, depthwise: Depthwise, tmp_path: Path) -> None:
+    """What is good enough is decided by the other run, and said so."""
+    other, data = make_run("classes"), f"data.valid={tmp_path / 'more.tsv'}"
+    arguments = ["--quality-drop", 100, "--beside", other, "--name", "beside"]
+    code, output, errors = depthwise("calibrate", folder, data, *arguments)
+    assert (code, errors) == (0, "")
+    kept = json.loads((folder / "calibration.json").read_text())["settings"]["beside"]
+    assert (kept["budget_met"], kept["goal"]) == (True, {"quality_drop": 100.0, "beside": str(other)})
+    assert f"{other}: accuracy " in output
+    assert f"the goal is met: at most 100 lost against {other}" in output
+    code, _, errors = depthwise("report", folder, "-o", tmp_path / "report.html")
+    assert code == 0, errors
+    page = (tmp_path / "report.html").read_text()
+    assert f"lose at most 100 accuracy against {other}" in page
+    assert f"--quality-drop 100 --beside {other}" in page
+
+
 def test_a_promise_by_one_policy(folder: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     data = f"data.valid={tmp_path / 'more.tsv'}"
     arguments = ["--risk", 0.6, "--confidence", 0.3, "--name", "careful", "policy.kind=confidence"]
@@ -77,6 +94,7 @@ def test_a_goal_that_is_missed(folder: Path, depthwise: Depthwise, tmp_path: Pat
 def test_mistakes(folder: Path, depthwise: Depthwise) -> None:
     for arguments, message in {
         (folder,): "say what to calibrate for: a quality drop, a depth budget or a risk",
+        (folder, "--risk", 0.1, "--beside", folder): "what is lost beside another run is quality; give a quality drop",
         (folder, "--quality-drop", 1): "5 examples are too few to calibrate on",
         (folder, "--quality-drop", 1, "--name", "full"): 'a setting cannot be called "full"',
         (folder, "--risk", 0.1, "--confidence", 0.9): "write --confidence 0.05",

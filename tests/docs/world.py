@@ -67,6 +67,7 @@ RUNS: dict[str, dict[str, str]] = {
     "docs/depth.md": {"runs/mine": f"{LEAVING} model.policy.kind=poisson_binomial"},
     "docs/calibration.md": {
         "runs/mine": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3",
+        "runs/larger": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3",
         "runs/dat-multi30k-aligned": f"translation/dat-multi30k-aligned {TRANSLATE} data.valid=large",
     },
     "docs/structure.md": {

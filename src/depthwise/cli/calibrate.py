@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from depthwise.cli.run_arguments import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from depthwise.evaluation import CalibratedSetting, Goal
 
 
@@ -54,6 +56,10 @@ def calibrate(
             help="Keep to the quality drop at the lower end of its 95 % interval too (paired bootstrap).",
         ),
     ] = False,
+    beside: Annotated[
+        str | None,
+        typer.Option("--beside", help="Lose it against this run at full depth, not the same one.", metavar="RUN"),
+    ] = None,
     depth_budget: Annotated[
         float | None,
         typer.Option(help="Run at most Y blocks in the mean, at the best quality.", metavar="Y", min=0),
@@ -114,6 +120,7 @@ def calibrate(
     goal = Goal(
         quality_drop=quality_drop,
         sure=sure,
+        beside=beside,
         depth_budget=depth_budget,
         risk=risk,
         confidence=confidence,
@@ -132,6 +139,7 @@ def calibrate(
     quieten()
     folder = Path(folders[0])
     run = load_run(folder, changes, device.value, precision.value)
+    other = None if beside is None else load_run(beside, changes, device.value, precision.value)
     policy = policy_asked_for(run, of_policy)
     examples = read_examples(run.task, split.value)[:limit]
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -141,7 +149,12 @@ def calibrate(
         fitted = fitted_temperatures(run, split.value)
         console.print(f"temperatures of exits: {', '.join(f'{each:.2f}' for each in fitted)}")
     found = calibrated(
-        *(run, split.value, examples, goal), policy=policy, vectors=vectors, temperatures=fitted, say=console.print
+        *(run, split.value, examples, goal),
+        policy=policy,
+        vectors=vectors,
+        temperatures=fitted,
+        say=console.print,
+        beside=other,
     )
     path = write_setting(folder, called, found)
     for line in in_sentences(found, called, folder):
@@ -153,6 +166,11 @@ def _usual_name(goal: "Goal") -> str:
     if goal.quality_drop is not None:
         return f"drop-{goal.quality_drop:g}{'-sure' * goal.sure}"
     return f"depth-{goal.depth_budget:g}" if goal.depth_budget is not None else f"risk-{goal.risk:g}"
+
+
+def _how(goal: "Mapping[str, Any]") -> str:
+    against = f" against {goal['beside']}" if "beside" in goal else ""
+    return against + SURELY * ("sure" in goal)
 
 
 def in_sentences(found: "CalibratedSetting", name: str, folder: Path) -> list[str]:
@@ -175,7 +193,7 @@ def in_sentences(found: "CalibratedSetting", name: str, folder: Path) -> list[st
     asked = ", ".join(
         text
         for name, text in (
-            ("quality_drop", f"at most {goal.get('quality_drop', 0):g} lost" + SURELY * ("sure" in goal)),
+            ("quality_drop", f"at most {goal.get('quality_drop', 0):g} lost{_how(goal)}"),
             ("depth_budget", f"at most {goal.get('depth_budget', 0):g} blocks in the mean"),
             ("risk", f"a risk of at most {goal.get('risk', 0):g} but for a chance of {goal.get('confidence', 0):g}"),
         )

@@ -20,6 +20,7 @@ from depthwise.config import ConfidenceConfig, PolicyConfig, StructureExitConfig
 from depthwise.data import Example
 from depthwise.errors import InputError
 from depthwise.evaluation.calibrated import CalibratedSetting
+from depthwise.evaluation.comparing import check_comparable
 from depthwise.evaluation.evaluating import settings
 from depthwise.evaluation.frontier import policies_to_try
 from depthwise.evaluation.likeness import check_has_likeness
@@ -50,7 +51,8 @@ RISKS = ("answers", "quality")
 class Goal:
     """What is asked for: at most so much quality lost, or so many blocks in the mean, or so much risk, or two of them.
 
-    ``sure`` asks that no more quality is lost at the lower end of its 95 % interval either.
+    ``sure`` asks that no more quality is lost at the lower end of its 95 % interval either. ``beside`` names a run
+    against which it is lost; none means the full depth of the run itself.
     ``risk`` is δ, ``confidence`` is ε: the expected loss exceeds δ with a chance of ε at most. The loss of an example
     is how far its answer is from that of the full model (``of`` answers), or by how much it is worse (``of`` quality).
     """
@@ -62,6 +64,7 @@ class Goal:
     of: str = "answers"
     bound: str = "hoeffding"
     sure: bool = False
+    beside: str | None = None
 
     def __post_init__(self) -> None:
         if self.quality_drop is None and self.depth_budget is None and self.risk is None:
@@ -72,6 +75,8 @@ class Goal:
             raise InputError(f"a quality drop of {self.quality_drop:g} is none; give 0 or more")
         if self.sure and self.quality_drop is None:
             raise InputError("what one can be sure of is a quality drop; give one")
+        if self.beside is not None and self.quality_drop is None:
+            raise InputError("what is lost beside another run is quality; give a quality drop")
         if self.risk is not None:
             check_levels(self.risk, self.confidence)
             if self.confidence > 0.5:
@@ -140,11 +145,14 @@ class Calibration:
         goal: Goal,
         say: Say = lambda text: None,
         temperatures: tuple[float, ...] = (),
+        beside: Run | None = None,
     ) -> None:
         self.run, self.examples, self.goal, self.say, self.temperatures = run, examples, goal, say, temperatures
         self.exits = run.model.config.options.exit_depths
         check_calibratable(run, len(examples), goal)
-        self.trials = Trials(run, examples, say)
+        if beside is not None:
+            check_comparable(run.task, beside.task, beside.folder)
+        self.trials = Trials(run, examples, say, beside)
 
     # A budget
 
@@ -289,17 +297,19 @@ def calibrate(
     vectors: int = 0,
     temperatures: tuple[float, ...] = (),
     say: Say = lambda text: None,
+    beside: Run | None = None,
 ) -> CalibratedSetting:
     """The setting of a run that reaches a goal on examples, or comes closest; the run is left at its own policy.
 
     ``policy`` is the only one that is looked at, at all its thresholds; none means all of a sweep for a budget, and the
     run's own or else the highest probability for a promise. ``temperatures`` of exits, as ``fitted_temperatures`` finds
-    them, go with every policy that looks at scores; a promise holds only where they come from other data.
+    them, go with every policy that looks at scores; a promise holds only where they come from other data. ``beside`` is
+    the run that ``goal.beside`` names.
     """
     if policy is not None or goal.risk is not None:
         strict_to_bold(run, policy)  # a policy without thresholds is refused before anything is run
     try:
-        search = Calibration(run, examples, goal, say, temperatures)
+        search = Calibration(run, examples, goal, say, temperatures, beside)
         if goal.risk is None:
             return search.setting(search.by_budget(vectors, policy), split)
         chosen, loss, p_value = search.by_promise(policy)

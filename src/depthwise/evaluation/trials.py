@@ -32,7 +32,8 @@ class Trial:
 class Trials:
     """What becomes of some examples by policies, each tried once. Whoever makes them puts the run's own policy back."""
 
-    def __init__(self, run: Run, examples: Sequence[Example], say: Say = _nothing) -> None:
+    def __init__(self, run: Run, examples: Sequence[Example], say: Say = _nothing, beside: Run | None = None) -> None:
+        """What is lost is lost against full depth, or against a run beside at its own."""
         check_exits(run.model, run.folder)
         self.run, self.examples, self.say = run, examples, say
         self.metric = run.task.metrics[0]
@@ -41,6 +42,9 @@ class Trials:
         self.known: dict[PolicyConfig, Trial] = {}
         """All but full depth."""
         self.full = self._try(FixedDepthConfig(depth=self.full_depth), None)
+        self.aim = self.full.outcome if beside is None else outcome_of(beside, examples, shows_progress=False)
+        if beside is not None:
+            self.say(f"{beside.folder}: {self.metric} {self.aim.scores[self.metric].value:.2f}")
         self._at_worst: dict[PolicyConfig, float] = {}
 
     def of(self, options: PolicyConfig) -> Trial:
@@ -64,14 +68,14 @@ class Trials:
         return trial.mean_depth < self.full_depth
 
     def lost(self, trial: Trial) -> float:
-        """By how many points of the quoted metric full depth is better."""
-        return self.sign * (self.full.quality - trial.quality)
+        """By how many points of the quoted metric full depth, or the run beside, is better."""
+        return self.sign * (self.aim.scores[self.metric].value - trial.quality)
 
     def lost_at_worst(self, trial: Trial) -> float:
         """The same at the lower end of the interval of a paired bootstrap, by the metric that it draws anew."""
         if trial.options not in self._at_worst:
-            ours, full = trial.outcome.predictions, self.full.outcome.predictions
-            self._at_worst[trial.options] = -self.run.task.compare(ours, full, self.examples).low
+            ours, theirs = trial.outcome.predictions, self.aim.predictions
+            self._at_worst[trial.options] = -self.run.task.compare(ours, theirs, self.examples).low
         return self._at_worst[trial.options]
 
     def losses(self, trial: Trial, of: str) -> Values:

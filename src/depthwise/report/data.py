@@ -134,6 +134,7 @@ def commands(run: RunFiles) -> list[dict[str, str]]:
             if option in setting.goal
         )
         goal += " --sure" * bool(setting.goal.get("sure"))
+        goal += f" --beside {setting.goal['beside']}" if "beside" in setting.goal else ""
         what = f"--name {name} --split {setting.split}"
         found.append({"what": f"setting {name}", "command": f"depthwise calibrate {folder} {goal} {what}"})
     return found

@@ -140,7 +140,8 @@ def goal_in_words(setting: CalibratedSetting) -> str:
     goal, said = setting.goal, []
     if "quality_drop" in goal:
         surely = "surely " * bool(goal.get("sure"))
-        said.append(f"{surely}lose at most {goal['quality_drop']:g} {setting.metric}")
+        against = f" against {goal['beside']}" if "beside" in goal else ""
+        said.append(f"{surely}lose at most {goal['quality_drop']:g} {setting.metric}{against}")
     if "depth_budget" in goal:
         said.append(f"at most {goal['depth_budget']:g} blocks in the mean")
     if "risk" in goal:
