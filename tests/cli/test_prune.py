@@ -113,7 +113,7 @@ def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, langu
     assert code == 0, errors
     rows = [line.split("│")[1:-1] for line in output.splitlines() if line.startswith("│")]
     cells = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
-    assert cells["decoder layers"] == (["3", "1.5", "1.5"] if language is None else ["3", "1.5", "1"])
+    assert cells["decoder layers"] == (["3", "1.5", "1.5"] if language is None else ["3", "1", "1"])
     num_before, num_hard, num_after = (int(cell.replace(",", "")) for cell in cells["parameters"])
     assert num_before == num_hard > num_after
     evaluations = [
@@ -128,6 +128,40 @@ def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, langu
     assert hard.settings["gates"] == "hard"
     assert cells[soft.metric] == [f"{found.value:.2f}" for found in evaluations]
     assert all(float(cell.replace(",", "")) > 0 for cell in cells["examples/s"])
+
+
+@pytest.mark.parametrize("language", [None, "yy"])
+def test_what_was_measured_becomes_a_result(
+    latent_run: Path, depthwise: Depthwise, tmp_path: Path, language: str | None
+) -> None:
+    told = ["generation.num_beams=2", "--measure", "--device", "cpu", "--name", "both"]
+    told += [] if language is None else ["--language", language]
+    assert depthwise("prune", latent_run, tmp_path / "smaller", *told)[0] == 0
+    assert [path.name for path in (latent_run / "results").glob("*.json")] == ["both.json"]
+    found = read_evaluation(latent_run / "results" / "both.json")
+    assert found is not None
+    layers = {"xx": [0, 2], "yy": [2]} if language is None else {"yy": [2]}
+    assert found.settings["layers"] == {"decoder": layers}
+    assert found.settings["generation"]["num_beams"] == 2
+    assert found.metrics["decoder_layers"] == (1.5 if language is None else 1.0)
+    assert (found.metrics["decoder_layers/yy"], found.metrics["decoder_layers_before"]) == (1.0, 3.0)
+    assert found.metrics[f"hard_{found.metric}"] == found.value
+    speed, before = found.examples_per_second, found.metrics["soft_examples_per_second"]
+    assert speed is not None
+    assert before is not None
+    assert found.metrics["times_as_fast"] == pytest.approx(speed / before)
+    assert set(found.signatures) == set(found.metrics)
+
+
+@pytest.mark.parametrize("told", [["--name", "both"], ["generation.num_beams=2"]])
+def test_names_and_changes_are_about_what_is_measured(
+    latent_run: Path, depthwise: Depthwise, tmp_path: Path, told: list[str]
+) -> None:
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", *told)
+    assert (code, "add --measure" in errors) == (2, True)
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", *told, "--measure", "--heads", "0.5")
+    assert (code, "layers, not about heads" in errors) == (2, True)
+    assert not (tmp_path / "smaller").exists()
 
 
 def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ def prune(
         Path, typer.Argument(help="Folder of a run; of one with latent layers, unless heads are pruned.", metavar="RUN")
     ],
     destination: Annotated[Path, typer.Argument(help="Folder of the run to write.", metavar="DST")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes of what is measured, such as generation.num_beams=1.", metavar="[KEY=VALUE...]"),
+    ] = None,
     language: Annotated[
         str | None, typer.Option(help="For this language alone, or this pair such as en-de.", metavar="LANGUAGE")
     ] = None,
@@ -53,6 +57,12 @@ def prune(
         ),
     ] = False,
     split: Annotated[Split, typer.Option(help="Which part of the data to measure on.")] = Split.test,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Keep all that was measured of layers as a result of RUN under this name.", metavar="NAME"
+        ),
+    ] = None,
     device: DeviceOption = Device.auto,
 ) -> None:
     """Remove the layers that a model has learned to leave out; what is left is a plain smaller run.
@@ -63,9 +73,13 @@ def prune(
     sensitive, compared within their block first (Michel et al. 2019). Layers that share a block lose the same heads.
     With --measure both runs are evaluated, and the table says what was lost in quality and won in speed.
     """
+    if not measure and (changes or name is not None):
+        raise typer.BadParameter("says how to measure; add --measure", param_hint="--name, KEY=VALUE")
     if heads is not None:
         if language is not None or keep is not None:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--language, --keep")
+        if name is not None or changes:
+            raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--name, KEY=VALUE")
         _prune_heads(run, destination, heads, examples, force=force, device=device.value)
         if measure:
             from depthwise.evaluation.pruning import measured_heads
@@ -88,12 +102,16 @@ def prune(
     _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
     if measure:
-        from depthwise.evaluation.pruning import measured
+        from depthwise.evaluation.pruning import compared, measured
+        from depthwise.evaluation.results import write_evaluation
 
         pairs = _pairs(task.recipe, language)
-        changes = [] if pairs is None or language is None else [f"data.pairs=[{','.join(pairs)}]"]
-        states = measured(run, destination, split.value, list(kept.layers), changes, device.value)
+        given = [] if pairs is None or language is None else [f"data.pairs=[{','.join(pairs)}]"]
+        num_open = _num_open(probabilities, language)
+        states = measured(run, destination, split.value, num_open, given, changes or [], device.value)
         _report_measured(_console(), states)
+        if name is not None:
+            write_evaluation(run, compared(states, _by_language(probabilities, kept, language)), name)
     typer.echo(f"next: depthwise evaluate {destination}")
 
 
@@ -196,7 +214,34 @@ def _report(console: Console, folder: Path, probabilities: "Probabilities", kept
         console.print(f"{folder}: {side} keeps {len(layers)} of {num_layers} layers: {_listed(layers)}")
         if side in kept.gated:
             for name, chances in probabilities[side].items():
-                console.print(f"  {name} runs {_listed((chances > 0.5).nonzero().flatten().tolist())}")
+                console.print(f"  {name} runs {_listed(_likely(chances))}")
+
+
+def _by_language(
+    probabilities: "Probabilities", kept: "Kept", language: str | None
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The layers of each gated side of the run that every language, or the one that is asked for, still runs."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for side, layers in kept.layers.items():
+        names = probabilities[side] if language is None else [language]
+        found[side] = dict.fromkeys(names, layers)
+        if side in kept.gated:
+            found[side] = {name: _likely(chances) for name, chances in probabilities[side].items()}
+    return found
+
+
+def _num_open(probabilities: "Probabilities", language: str | None) -> dict[str, float]:
+    """How many layers of each side hard gates open: in the mean over languages, or in the one that is asked for."""
+    found = {}
+    for side, by_language in probabilities.items():
+        named = [name for name in by_language if language is not None and name in language.split("-")]
+        numbers = [len(_likely(by_language[name])) for name in named or by_language]
+        found[side] = sum(numbers) / len(numbers)
+    return found
+
+
+def _likely(chances: Any) -> tuple[int, ...]:
+    return tuple((chances > 0.5).nonzero().flatten().tolist())
 
 
 def _listed(layers: Any) -> str:

@@ -1,7 +1,7 @@
 """What removing layers or heads changes: quality and speed before and after."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +25,57 @@ class Measured:
 
 
 def measured(
-    run: Path, pruned: Path, split: str, sides: Sequence[str], changes: Sequence[str] = (), device: str = "auto"
+    run: Path,
+    pruned: Path,
+    split: str,
+    num_open: Mapping[str, float],
+    pairs: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    device: str = "auto",
 ) -> list[Measured]:
     """Evaluate a run with soft and with hard gates, and what was made of it, on the same examples.
 
-    ``changes`` are those of the run's recipe that make it translate what the pruned one does. Results are written into
-    both runs.
+    ``num_open`` is how many layers of each gated side are open there by hard gates. ``pairs`` are changes of the run's
+    recipe that make it translate what the pruned one does, ``changes`` are those of all three. Results are written into
+    both runs, unless changes make them different from what their names say.
     """
     found = []
     for name, folder, given in (
-        ("soft gates", run, [*changes, "evaluation.gates=soft"]),
-        ("hard gates", run, [*changes, "evaluation.gates=hard"]),
+        ("soft gates", run, [*pairs, "evaluation.gates=soft"]),
+        ("hard gates", run, [*pairs, "evaluation.gates=hard"]),
         ("pruned", pruned, []),
     ):
-        loaded = load_run(folder, given, device)
+        loaded = load_run(folder, [*given, *changes], device)
         evaluation = evaluation_of(loaded, split, read_examples(loaded.task, split))
-        write_evaluation(folder, evaluation, split if folder == pruned else f"{split}-{name.split()[0]}")
-        is_soft = name == "soft gates"
-        layers = {f"{side} layers": _num_layers(loaded.model, side, is_soft=is_soft) for side in sides}
+        if not changes:
+            write_evaluation(folder, evaluation, split if folder == pruned else f"{split}-{name.split()[0]}")
+        layers = {
+            f"{side} layers": number if name == "hard gates" else _num_layers(loaded.model, side, is_soft=folder == run)
+            for side, number in num_open.items()
+        }
         found.append(Measured(name, layers, loaded.model.num_parameters(), evaluation))
     return found
+
+
+def compared(states: Sequence[Measured], layers: Mapping[str, Mapping[str, Sequence[int]]]) -> Evaluation:
+    """The evaluation of what is left, and among its metrics those of soft and of hard gates, how many times as fast as
+    with soft gates it is, and how many of the ``layers`` stay: of each side and language, and in the mean over these.
+    """
+    *gated, left = states
+    found = dict(left.evaluation.metrics)
+    for state in gated:
+        name = state.name.split()[0]
+        found |= {f"{name}_{metric}": value for metric, value in state.evaluation.metrics.items()}
+        found[f"{name}_examples_per_second"] = state.evaluation.examples_per_second
+    before, after = states[0].evaluation.examples_per_second, left.evaluation.examples_per_second
+    found["times_as_fast"] = after / before if before and after else None
+    for side, by_language in layers.items():
+        numbers = {f"{side}_layers/{language}": float(len(kept)) for language, kept in by_language.items()}
+        found |= {f"{side}_layers": sum(numbers.values()) / len(numbers), **numbers}
+        found[f"{side}_layers_before"] = states[0].parts[f"{side} layers"]
+    signatures = {name: left.evaluation.signatures.get(name, "beside what is left") for name in found}
+    settings = {**left.evaluation.settings, "layers": {side: dict(of_side) for side, of_side in layers.items()}}
+    return replace(left.evaluation, metrics=found, signatures=signatures, settings=settings)
 
 
 def measured_heads(run: Path, pruned: Path, split: str, device: str = "auto") -> list[Measured]:
