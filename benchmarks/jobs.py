@@ -7,6 +7,7 @@ goes on with the same call.
 
 import multiprocessing
 import os
+import runpy
 import shlex
 import signal
 import sys
@@ -22,6 +23,7 @@ import results
 LOADED = ("depthwise.cli.main", "depthwise.training.run", "depthwise.evaluation", "transformers")
 """What all processes need, imported once."""
 TRAIN = "train"
+OTHER = "{runs}/"
 PAUSE = 0.05
 """Seconds between two looks at what runs."""
 GRACE = 5.0
@@ -30,7 +32,10 @@ GRACE = 5.0
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One result of a run: its name, what follows ``depthwise evaluate RUN``, and commands before it."""
+    """One result of a run: its name, what follows ``depthwise evaluate RUN``, and commands before it.
+
+    In commands, {run} stands for the folder of the run, and {runs} for the one with all of them.
+    """
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -38,11 +43,18 @@ class Evaluation:
     """Other commands that it needs, such as ``("calibrate", "{run}", "--quality-drop", "0.5")``."""
     is_alone: bool = False
     """Whether nothing else may run meanwhile."""
+    by: tuple[str, ...] = ("evaluate",)
+    """What makes it: a command, or a script of this folder such as ``("structure.py", "depths")``."""
 
     def commands(self, run: str) -> Iterator[list[str]]:
-        for command in self.before:
-            yield [word.replace("{run}", run) for word in command]
-        yield ["evaluate", run, *self.arguments, "--name", self.name]
+        for command in (*self.before, (*self.by, "{run}", *self.arguments, "--name", self.name)):
+            yield [word.replace("{run}", run).replace("{runs}", str(Path(run).parent)) for word in command]
+
+    @property
+    def others(self) -> set[str]:
+        """Names of other runs that its commands look at."""
+        words = (word for command in (*self.before, self.arguments) for word in command)
+        return {word.removeprefix(OTHER) for word in words if word.startswith(OTHER)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,17 @@ def lines_of(jobs: Iterable[Job], runs: Path, extra: Sequence[str] = ()) -> Iter
     for job in jobs:
         yield f"{job.command} {shlex.join(extra)}".rstrip() + f" --out {runs / job.name}"
         for evaluation in job.evaluations:
-            yield from (shlex.join(["depthwise", *command]) for command in evaluation.commands(str(runs / job.name)))
+            yield from (_typed(command) for command in evaluation.commands(str(runs / job.name)))
+
+
+def _is_script(command: Sequence[str]) -> bool:
+    return command[0].endswith(".py")
+
+
+def _typed(command: Sequence[str]) -> str:
+    """As one would type it."""
+    program = ["python", f"benchmarks/{command[0]}", *command[1:]] if _is_script(command) else ["depthwise", *command]
+    return shlex.join(program)
 
 
 @dataclass
@@ -140,8 +162,9 @@ class Campaign:
                 self._start(part, 1)
             time.sleep(PAUSE)
         for job in self.jobs:
-            missed = [need for need in job.needs if not self._is_trained(need)]
-            if missed and not self._is_trained(job.name):
+            looked_at = (other for each in job.missing(self.runs) for other in each.others)
+            needs = looked_at if self._is_trained(job.name) else job.needs
+            if missed := [need for need in needs if not self._is_trained(need)]:
                 self._failed[job.name] = f"needs {missed[0]}, which was not trained"
 
     @property
@@ -152,12 +175,17 @@ class Campaign:
         is_running = f"{name} {TRAIN}" in self._running
         return not is_running and (self.runs / name / "training.json").exists()
 
+    def _has_diverged(self, name: str) -> bool:
+        """Whether its loss was no number any more in an earlier call: the same training would come to the same."""
+        return results.diverged_at(self.runs / name) is not None and not self._is_trained(name)
+
     def _possible(self, job: Job) -> list[Part]:
         """What may begin now."""
         if not self._is_trained(job.name):
-            ready = all(map(self._is_trained, job.needs))
-            return self._new([job.training(self.runs, self.extra)] if ready else [])
-        missing = [each for each in job.missing(self.runs) if not each.is_alone]
+            is_new = bool(self._new([training := job.training(self.runs, self.extra)]))
+            is_ready = is_new and all(map(self._is_trained, job.needs)) and not self._has_diverged(job.name)
+            return [training] if is_ready else []
+        missing = [each for each in self._ready(job) if not each.is_alone]
         if plain := self._new(self._making(job, each) for each in missing if not each.before):
             return plain
         if any(part.job is job for part, _ in self._running.values()):
@@ -167,7 +195,11 @@ class Campaign:
     def _alone(self, job: Job) -> list[Part]:
         if not self._is_trained(job.name):
             return []
-        return self._new([self._making(job, each) for each in job.missing(self.runs) if each.is_alone])
+        return self._new([self._making(job, each) for each in self._ready(job) if each.is_alone])
+
+    def _ready(self, job: Job) -> list[Evaluation]:
+        """Results that are missing and look at no run that is still to come."""
+        return [each for each in job.missing(self.runs) if all(map(self._is_trained, each.others))]
 
     def _making(self, job: Job, evaluation: Evaluation) -> Part:
         return Part(job, evaluation.name, tuple(evaluation.commands(str(self.runs / job.name))))
@@ -212,6 +244,8 @@ class Campaign:
             self._collect(part.job)
         self._running.clear()
         for job in self.jobs:
+            if self._has_diverged(job.name):
+                continue
             if not self._is_trained(job.name) or job.missing(self.runs):
                 self._failed.setdefault(job.name, "was not finished in time")
 
@@ -250,10 +284,13 @@ def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> 
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
     for command in commands:
-        print("$ depthwise", shlex.join(command), flush=True)
-        sys.argv = ["depthwise", *command]
+        print("$", _typed(command), flush=True)
+        sys.argv = [*command] if _is_script(command) else ["depthwise", *command]
         try:
-            main()
+            if _is_script(command):
+                runpy.run_path(str(Path(__file__).with_name(command[0])), run_name="__main__")
+            else:
+                main()
         except SystemExit as stop:
             if stop.code:
                 raise

@@ -44,7 +44,8 @@ def evaluation(name: str, ways: Mapping[str, Any]) -> Evaluation:
             given = {"arguments": way} if isinstance(way, str) else way
             arguments = match.expand(given.get("arguments", ""))
             before = tuple(tuple(shlex.split(match.expand(command))) for command in given.get("before", ()))
-            return Evaluation(name, tuple(shlex.split(arguments)), before, given.get("alone", False))
+            by = tuple(shlex.split(given.get("by", "evaluate")))
+            return Evaluation(name, tuple(shlex.split(arguments)), before, given.get("alone", False), by)
     raise NoTable(f"{EVALUATIONS.name} does not say how a result called {name} is made")
 
 
@@ -69,7 +70,12 @@ def jobs_of(rows: Mapping[str, Sequence[str]], seeds: Sequence[int], ways: Mappi
         recipe, *changes = shlex.split(row)
         resolved = read_recipe(recipe, changes)
         evaluations = [evaluation(result, ways) for result in names if result != results.TRAINING]
-        possible = tuple(each for each in evaluations if _says_something(_split(each), resolved.data))
+        has_gates = resolved.model.get("latent") is not None
+        possible = tuple(
+            each
+            for each in evaluations
+            if _says_something(_split(each), resolved.data) and (has_gates or not _asks_for_gates(each))
+        )
         for seed in seeds:
             name = _name(recipe, changes) + (f"-{seed}" if seed != seeds[0] else "")
             found[name] = Job(name, recipe, (f"seed={seed}", *changes), possible, _needs(resolved.model, runs))
@@ -84,6 +90,11 @@ def _name(recipe: str, changes: Sequence[str]) -> str:
 
 def _split(each: Evaluation) -> str:
     return VALID if VALID in each.arguments else "test"
+
+
+def _asks_for_gates(each: Evaluation) -> bool:
+    """Whether models without latent layers have no such result."""
+    return each.by == ("prune",) or any(word.startswith("evaluation.gates=") for word in each.arguments)
 
 
 def _says_something(split: str, data: DataConfig) -> bool:

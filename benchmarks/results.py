@@ -83,11 +83,20 @@ class Row:
         choose = min if lower_is_better else max
         return choose(values, key=lambda seed: (values[seed], -seed))
 
+    def layers(self, result: str, metric: str) -> list[int] | None:
+        """The layers that ``metric``, such as ``decoder_layers/de``, counts in a result of the first seed with it."""
+        side, _, language = metric.partition("_layers/")
+        for record in self.finished:
+            of_side = record["results"].get(result, {}).get("settings", {}).get("layers", {}).get(side, {})
+            if language in of_side:
+                return list(of_side[language])
+        return None
+
 
 def collected(folder: Path) -> dict[str, Any]:
     """The record of one run: how it was trained, and every evaluation that it holds."""
     training = _json(folder / "training.json")
-    diverged = _diverged_at(folder / "metrics.jsonl") if training is None else None
+    diverged = diverged_at(folder) if training is None else None
     if training is None and diverged is None:
         raise NoRun(f"{folder} holds no finished training; train it first")
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
@@ -183,14 +192,19 @@ def _own(column: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, A
     if column.get("same_of_all"):
         return column
     own = {option: wanted[option] for option in OWN if option in wanted}
-    return {**column, **own, "result": result_of(column, wanted)}
+    merged = {**column, **own, "result": result_of(column, wanted)}
+    return {**merged, "metric": _of_row(merged["metric"], wanted)}
 
 
 def result_of(column: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Which result a row shows in a column: its own for all columns, its own for this one, or the column's."""
     own = wanted.get("result", {})
-    result: str = own if isinstance(own, str) else own.get(column["title"], column["result"])
-    return result
+    return _of_row(own if isinstance(own, str) else own.get(column["title"], column["result"]), wanted)
+
+
+def _of_row(name: str, wanted: Mapping[str, Any]) -> str:
+    """A name with what stands in a row under ``of`` and ``at`` in the place of {of} and {at}."""
+    return name.replace("{of}", wanted.get("of", "")).replace("{at}", wanted.get("at", ""))
 
 
 def _figures_of_others(wanted: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -215,7 +229,9 @@ def _side_by_side(
 
 
 def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bool) -> list[str]:
-    """A score, and what was published for it where the column has that."""
+    """A score, and what was published for it where the column has that; or layers, one by one."""
+    if column.get("lists") and (layers := row.layers(column["result"], column["metric"])) is not None:
+        return [f"{len(layers)}: {_ranges(layers)}"]
     digits, scale = column.get("digits", 1), column.get("scale", 1)
     values = row.values(column["result"], column["metric"])
     if not values:
@@ -229,6 +245,15 @@ def _cell(row: Row, column: Mapping[str, Any], published: Any, has_published: bo
     num_diverged = len(row.records) - len(row.finished)
     text += f", {num_diverged} diverged" if num_diverged and row.finished else ""
     return [text, "–" if published is None else str(published)] if has_published else [text]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in their order, those that follow each other as one range."""
+    ends: list[tuple[int, int]] = []
+    for number in numbers:
+        first = ends.pop()[0] if ends and ends[-1][1] == number - 1 else number
+        ends.append((first, number))
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in ends)
 
 
 def _facts(runs: str, row: Row) -> dict[str, str]:
@@ -279,8 +304,9 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _diverged_at(path: Path) -> int | None:
-    """The update at which the loss was no number any more, by the last line of the log."""
+def diverged_at(folder: Path) -> int | None:
+    """The update at which the loss of a run was no number any more, by the last line of its log."""
+    path = folder / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     last = json.loads(lines[-1]) if lines else {}
     loss = last.get("loss", last.get("valid_loss", 0.0))

@@ -63,13 +63,38 @@ def test_data_that_judge_once_judge_once(reproduce: Any, capsys: pytest.CaptureF
     assert [line.split()[-1] for line in evaluated if "runs/trec" in line] == ["valid", "test"]
 
 
+def test_models_without_gates_are_not_pruned(reproduce: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(["plan", "latent", "--only", "tatoeba-(6-6|decoder-12-24)$", "--results", "test"]) == 0
+    static, latent = "runs/latent-tatoeba-6-6", "runs/latent-tatoeba-decoder-12-24"
+    assert capsys.readouterr().out.splitlines() == [
+        f"depthwise train multilingual/latent-tatoeba-6-6 seed=1 --out {static}",
+        f"depthwise evaluate {static} --name test",
+        f"depthwise train multilingual/latent-tatoeba-decoder-12-24 seed=1 --out {latent}",
+        f"depthwise evaluate {latent} --name test",
+        f"depthwise prune {latent} {latent}/pruned --force --measure --name test-pruned",
+    ]
+
+
 def test_who_begins_with_another_waits(reproduce: Any) -> None:
-    rows = reproduce.wanted([tables_of(reproduce)[name] for name in ("structure", "structure-pretrained")])
+    rows = reproduce.wanted(
+        [tables_of(reproduce)[name] for name in ("structure", "structure-fixed", "structure-pretrained")]
+    )
     ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))
     jobs = {job.name: job for job in reproduce.jobs_of(rows, [1], ways, Path("runs"))}
     assert jobs["alberta-small-mr"].needs == ("alberta-small",)
     assert jobs["alberta-small-mr-model.from_runs_alberta_small_fixed"].needs == ("alberta-small-fixed",)
     assert jobs["alberta-small"].needs == ()
+
+
+def test_scripts_make_results_that_look_at_other_runs(reproduce: Any) -> None:
+    ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))
+    found = reproduce.evaluation("frontier-mr", ways)
+    beside = "alberta-small-mr-model.from_runs_alberta_small_fixed"
+    assert found.others == {beside}
+    calibrate, script = found.commands("runs/one")
+    assert calibrate[:6] == ["calibrate", "runs/one", "--quality-drop", "0.5", "--beside", f"runs/{beside}"]
+    assert script[:5] == ["structure.py", "frontier", "runs/one", "--split", "test"]
+    assert script[-3:] == [f"runs/{beside}", "--name", "frontier-mr"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +132,7 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     jobs = [
         Job("later", recipe, ("seed=3", f"model.from={tmp_path}/runs/one"), (), ("one",)),
         Job("one", recipe, ("seed=1",), (speed, other, valid)),
-        Job("two", recipe, ("seed=2",), (impossible, valid)),
+        Job("two", recipe, ("seed=2",), (impossible, valid, Evaluation("beside", ("--against", "{runs}/wrong")))),
         Job("last", recipe, ("seed=5", f"model.from={tmp_path}/runs/two"), (), ("two",)),
         Job("wrong", recipe, ("model.width=7",), (valid,)),
         Job("lost", recipe, (f"model.from={tmp_path}/runs/wrong",), (), ("wrong",)),
@@ -123,6 +148,7 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     assert "wrong train failed, see" in told.err
     assert "lost needs wrong, which was not trained" in told.err
     assert "two impossible failed, see" in told.err
+    assert "two needs wrong, which was not trained" in told.err
     assert "width" in (tmp_path / "runs" / "wrong.log").read_text()
     order = [line.partition(" s  ")[2] for line in told.out.splitlines()]
     assert order.index("one train done") < order.index("later train begins")
@@ -132,6 +158,10 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     names = {seed: sorted(results) for seed, results in found.items()}
     assert names == {1: ["first", "other", "speed", "valid"], 2: ["valid"], 3: [], 5: []}
     assert run(jobs[:2]) == 0
+    assert capfd.readouterr().out == ""
+    (tmp_path / "runs" / "lost").mkdir(exist_ok=True)
+    (tmp_path / "runs" / "lost" / "metrics.jsonl").write_text('{"update": 1, "loss": null}\n')
+    assert run([Job("lost", recipe, ("seed=4",), (valid,))]) == 0  # diverged in an earlier call, and would again
     assert capfd.readouterr().out == ""
     assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
     assert "late was not finished in time; the same command goes on from there" in capfd.readouterr().err

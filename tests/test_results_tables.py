@@ -1,7 +1,9 @@
 """The tables of docs/results.md: made of what runs hold, and of nothing else."""
 
 import json
+import re
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from depthwise.config import built_in, read_recipe
+from depthwise.config import Recipe, built_in, read_recipe
 from depthwise.tasks.build import TASKS
 
 from .scripts import loaded
@@ -143,6 +145,22 @@ def test_nothing_measured() -> None:
     assert results.table({**TABLE, "rows": [OTHERS]}, {}) == "Not measured yet.\n"
 
 
+def test_layers_one_by_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "depthwise train translation/x", 1, test=40.0)
+    pruned = {"de": [0, 1, 2, 5, 7, 8], "fr": [3]}
+    content = {"metric": "bleu", "metrics": {"decoder_layers/de": 6.0}, "settings": {"layers": {"decoder": pruned}}}
+    (run / "results" / "test-pruned.json").write_text(json.dumps(content))
+    row = results.rows([results.collected(run)])["translation/x"]
+
+    def cell(metric: str) -> str:
+        (text,) = results._cell(row, {"result": "test-pruned", "metric": metric, "lists": True}, None, False)
+        return str(text)
+
+    assert cell("decoder_layers/de") == "6: 0–2, 5, 7–8"
+    assert cell("decoder_layers/fr") == "1: 3"
+    assert cell("decoder_layers/nl") == cell("encoder_layers/de") == "–"
+
+
 def cells_of(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
 
@@ -169,6 +187,13 @@ def test_a_row_may_have_its_own_result_in_one_column(records: list[Any]) -> None
     row = {"label": "valid", "runs": "translation/x", "result": {"again": "valid"}}
     text = results.table({"label": "", "columns": two, "rows": [row], "facts": []}, results.rows(records))
     assert text.splitlines()[-1] == "| valid | 41.0 (41.0 ± 1.0) | 32.0 (31.0 ± 1.0) |"
+
+
+def test_a_row_may_fill_names(records: list[Any]) -> None:
+    rows = [{"label": "x", "runs": "translation/x", "of": "est", "at": "eu"}]
+    columns = [{"title": "BLEU", "result": "t{of}", "metric": "bl{at}"}]
+    text = results.table({**TABLE, "columns": columns, "rows": rows}, results.rows(records))
+    assert "| x | 41.0 (41.0 ± 1.0) | 3 |" in text
 
 
 def test_a_column_may_show_the_same_of_all_rows(records: list[Any]) -> None:
@@ -225,7 +250,26 @@ def test_what_can_be_collected_is(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 RATES = {"examples_per_second", "tokens_per_second", "updates_per_second", "items_per_second", "mean_depth", "flops"}
+OF_TRAINING = {"best"}
+OF_PRUNING = re.compile(
+    r"(?:soft_|hard_)(?P<score>\w+)|times_as_fast"
+    r"|(?P<side>encoder|decoder)_layers(?:_before|/(?P<language>\w+))?"
+)
 TABLES = yaml.safe_load(results.TABLES.read_text())
+
+
+def is_of_pruning(metric: str, result: str, recipe: Recipe, known: Collection[str]) -> bool:
+    """Whether ``depthwise prune --measure --name`` finds it of such a run; those without gates have an empty cell."""
+    match = OF_PRUNING.fullmatch(metric)
+    if "pruned" not in result or match is None:
+        return False
+    pairs, place = recipe.data.pairs, ("encoder", "decoder").index(match["side"] or "encoder")
+    languages = ["all"] if pairs is None else [pair.split("-")[place] for pair in pairs]
+    return match["score"] in (None, *RATES, *known) and match["language"] in (None, *languages)
+
+
+OF_STRUCTURE = ("frontier-", "speeds-")
+"""Results that ``benchmarks/structure.py`` makes; what they hold is tested there."""
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -233,7 +277,7 @@ def test_tables_are_of_recipes_and_metrics_that_exist(name: str) -> None:
     columns = TABLES[name]["columns"]
     assert set(TABLES[name].get("facts", ())) <= set(results.FACTS)
     for row in TABLES[name]["rows"]:
-        assert set(row) <= {"label", "runs", "published", *results.OWN}
+        assert set(row) <= {"label", "runs", "published", "of", "at", *results.OWN}
         assert set(row.get("published", {})) <= {
             column["title"] for column in columns if "runs" not in row or "published" in column
         }
@@ -245,8 +289,15 @@ def test_tables_are_of_recipes_and_metrics_that_exist(name: str) -> None:
             task = object.__new__(TASKS[recipe.task])
             task.recipe, task.tokenizers = recipe, SimpleNamespace(source=range(100), target=range(100))  # type: ignore[assignment]
             for column in columns:
-                metric = {**column, **row}["metric"]
-                assert metric in RATES or metric in task.known_metrics(), f"{row['label']}: {metric}"
+                own = results._own(column, row)
+                metric, result, known = own["metric"], own["result"], task.known_metrics()
+                assert (
+                    metric in RATES
+                    or (result == results.TRAINING and metric in OF_TRAINING)
+                    or is_of_pruning(metric, result, recipe, known)
+                    or result.startswith(OF_STRUCTURE)
+                    or metric.split("/")[0] in known
+                ), f"{row['label']}: {metric}"
 
 
 def test_every_recipe_that_is_trained_here_has_a_row() -> None:

@@ -162,9 +162,10 @@ BENCHMARKS = {
         {"serving_reliability.MOST_GROWTH": math.inf},
     ),
     "structure": Small(
-        '"threshold"',
+        '"threshold"|_of_full_',
         {"limit": 4},
         {
+            "structure.TIMED": {1: 2, 2: 3},
             **SAMPLES,
             "structure.LENGTHS": (4, 8),
             "structure.BATCHES": (1, 2),
