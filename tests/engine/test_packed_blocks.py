@@ -39,7 +39,7 @@ def test_weights_that_changed_are_noticed(build: Model, draw_ids: Ids) -> None:
 def test_only_float32_is_packed(build: Model) -> None:
     for model, is_packed in ((build("token_classification"), False), (build("token_classification").float(), True)):
         stack = model.model.encoder.stack
-        block = PackedBlocks().block(stack, 0)
+        block = PackedBlocks().block(stack.block(0))
         assert (block is stack.block(0)) == (not is_packed)
         assert isinstance(block.feed_forward.hidden, PackedLinear) == is_packed
         assert not isinstance(stack.block(0).feed_forward.hidden, PackedLinear)

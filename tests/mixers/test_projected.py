@@ -160,6 +160,20 @@ def test_kernels_from_states_are_folded_too(randomized: Randomized, monkeypatch:
     torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kernel_from", ["conv_input", "layer_input"])
+@pytest.mark.parametrize("glu", [False, True])
+def test_kernels_may_be_prepared(
+    kernel_from: str, glu: bool, randomized: Randomized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixer = randomized(DynamicConv(options(glu=glu), kernel_from=kernel_from)).eval()
+    _, plain = folded_and_plain(mixer, monkeypatch, [3, 10, 22])
+    with torch.no_grad():
+        mixer.prepare()
+    folded, again = folded_and_plain(mixer, monkeypatch, [3, 10, 22])
+    assert torch.equal(again, plain)
+    torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
+
+
 @both
 @pytest.mark.parametrize("given", [{"glu": True}, {"renormalize_padding": True}], ids=str)
 def test_what_is_not_linear_is_not_folded(

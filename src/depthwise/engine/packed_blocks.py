@@ -8,7 +8,6 @@ from torch import nn
 
 from depthwise.engine.linear_maps import Packer, Weights, can_pack
 from depthwise.models.block import Block
-from depthwise.models.stack import Stack
 from depthwise.shapes import Float, Tensor
 
 USUAL_TOKENS = 64
@@ -39,9 +38,8 @@ class PackedBlocks:
         self._known: weakref.WeakKeyDictionary[Block, tuple[Weights, Block]] = weakref.WeakKeyDictionary()
         self._pack = Packer(USUAL_TOKENS)
 
-    def block(self, stack: Stack, layer: int) -> Block:
-        block = stack.block(layer)
-        if not packs(stack):
+    def block(self, block: Block) -> Block:
+        if not packs(block):
             return block
         known = self._known.get(block)
         if known is None or not known[0].are_as_they_were():
@@ -51,7 +49,8 @@ class PackedBlocks:
     def _packed(self, block: Block) -> Block:
         with torch.no_grad():
             twin = self._twin(block)
-        assert isinstance(twin, Block)
+            assert isinstance(twin, Block)
+            twin.mixer.prepare()
         return twin
 
     def _twin(self, module: nn.Module) -> nn.Module:
@@ -63,6 +62,6 @@ class PackedBlocks:
         return twin
 
 
-def packs(stack: Stack) -> bool:
-    """Whether the blocks of a stack are faster packed."""
-    return can_pack(stack.block(0).feed_forward.out.weight)
+def packs(block: Block) -> bool:
+    """Whether such a block is faster packed."""
+    return can_pack(block.feed_forward.out.weight)

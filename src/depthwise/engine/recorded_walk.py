@@ -188,7 +188,7 @@ class RecordedWalk(Walk):
                 readers = layout.readers[layer, :size]
                 slots = None if layout.reader_slots is None else layout.reader_slots[layer, :size]
             places = Places.tabled(layout.sequences, readers, most, slots)
-            after = blocks.block(stack, layer).run_packed(layout.states, places)
+            after = blocks.block(stack.block(layer)).run_packed(layout.states, places)
             if readers is None:
                 layout.states.copy_(after)
             else:

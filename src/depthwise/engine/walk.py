@@ -46,7 +46,7 @@ class Walk:
         places = self._told.get(layer)
         if places is None or places.num_readers == len(self.rows):
             places = Places(self.sequences)
-        after = self._blocks.block(self.stack, layer).run_packed(self.x, places, weight)
+        after = self._blocks.block(self.stack.block(layer)).run_packed(self.x, places, weight)
         if places.readers_there is None:
             self.x = after
         else:

@@ -40,6 +40,9 @@ class Mixer(nn.Module, ABC):
         The same numbers as by ``read`` and ``write``; whatever a token does by itself is done for readers alone.
         """
 
+    def prepare(self) -> None:
+        """Work out what follows from weights alone: those of a copy that is made anew when they change."""
+
     def write_and_read(
         self, x: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None = None, past: Any = None
     ) -> tuple[Float[Tensor, "B T D"], Any]:

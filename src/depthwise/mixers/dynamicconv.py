@@ -1,11 +1,11 @@
 """Dynamic convolution."""
 
-from collections.abc import Callable
-
 from torch import nn
+from torch.nn import functional as F
 
 from depthwise.kernels import dynamic_conv, normalize
 from depthwise.memory import InputMemory
+from depthwise.mixers.linear import made_from, weights_of
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 from depthwise.shapes import Float, Int, Tensor
 
@@ -26,9 +26,20 @@ class DynamicConv(ProjectedConv):
         self.from_layer_input = kernel_from == "layer_input"
         features = options.width if self.from_layer_input else options.channels
         self.kernel = KernelPredictor(features, options.num_heads * options.kernel_size, bias=False)
+        self._from_states: tuple[Tensor, Tensor] | None = None
 
-    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
-        raw = self.kernel(x if self.from_layer_input else project(x))[0]
+    def prepare(self) -> None:
+        """Predict kernels of few readers from their states at once: W^Q (W_I x + b_I) = (W^Q W_I) x + W^Q b_I."""
+        weights, predictor = weights_of(self.in_projection), made_from(self.kernel)
+        if weights is None or self.options.glu or self.from_layer_input or not isinstance(predictor, nn.Linear):
+            return
+        self._from_states = predictor.weight @ weights[0], predictor.weight @ weights[1]
+
+    def kernels_of(self, x: Float[Tensor, "A D"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "A H K"]:
+        if self._from_states is not None:
+            raw = F.linear(x, *self._from_states)
+        else:
+            raw = self.kernel(x if self.from_layer_input else F.linear(x, *weights))
         return normalize(raw.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
 
     def convolve(
@@ -76,4 +87,6 @@ def _inputs_at(memory: InputMemory, positions: Int[Tensor, "B P"] | None, num_la
     """The convolution inputs of the positions that read."""
     if positions is None:
         return memory.inputs[:, memory.length - num_last :]
+    if len(positions) == 1:
+        return memory.inputs.index_select(1, positions[0])
     return memory.inputs.gather(1, positions.unsqueeze(-1).expand(-1, -1, memory.inputs.shape[-1]))

@@ -1,7 +1,6 @@
 """Lightweight convolution; with one head per channel and no normalisation, an ordinary depthwise convolution."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -28,8 +27,8 @@ class LightConv(ProjectedConv):
         heads, taps = self.weight.shape
         return math.sqrt(6 / (taps + heads * taps))
 
-    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
-        return normalize(self.weight, self.options.normalization).expand(x.shape[1], -1, -1)
+    def kernels_of(self, x: Float[Tensor, "A D"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "A H K"]:
+        return normalize(self.weight, self.options.normalization).expand(len(x), -1, -1)
 
     def convolve(
         self,

@@ -20,13 +20,18 @@ def torch_gain(inputs: int, outputs: int) -> float:
     return sqrt((inputs + outputs) / (6 * inputs))
 
 
+def made_from(linear: nn.Module) -> nn.Module:
+    """The map itself, or the one whose weights it stands in for."""
+    found: nn.Module = getattr(linear, "made_from", linear)
+    return found
+
+
 def weights_of(linear: nn.Module) -> tuple[Float[Tensor, "O I"], Float[Tensor, "O"]] | None:
     """Weight and bias of a map that is as it was made; none where hooks listen to it, or something took its place.
 
     What stands in for a map with the same weights says so by ``made_from``.
     """
-    made_from = getattr(linear, "made_from", linear)
-    hooks = (linear._forward_hooks, linear._forward_pre_hooks)
-    if not isinstance(made_from, nn.Linear) or type(made_from) not in (nn.Linear, ScaledLinear) or any(hooks):
+    made, hooks = made_from(linear), (linear._forward_hooks, linear._forward_pre_hooks)
+    if not isinstance(made, nn.Linear) or type(made) not in (nn.Linear, ScaledLinear) or any(hooks):
         return None
-    return None if made_from.bias is None else (made_from.weight, made_from.bias)
+    return None if made.bias is None else (made.weight, made.bias)

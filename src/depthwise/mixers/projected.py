@@ -1,7 +1,6 @@
 """The module around a light or dynamic convolution: in-projection, gate, convolution, out-projection."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -105,7 +104,7 @@ class ProjectedConv(Mixer):
             return None
         by_head, bias = weights[0].view(heads, channels // heads, width), weights[1].view(heads, -1)
         seen, is_there = places.windows(self.left, taps - 1 - self.left)
-        kernels = self.kernels_of(places.taken(x), lambda states: F.linear(states, *weights)) * is_there.unsqueeze(1)
+        kernels = self.kernels_of(places.taken(x)[0], weights) * is_there.unsqueeze(1)
         at_once = max(1, FOLDED_AT_ONCE // (taps * width))
         mixed = []
         for some, steps in zip(kernels.split(at_once), seen.split(at_once), strict=True):
@@ -136,8 +135,8 @@ class ProjectedConv(Mixer):
         return self.convolve_everywhere(places.taken(x), memory, positions).index_select(1, positions[0])
 
     @abstractmethod
-    def kernels_of(self, x: Float[Tensor, "1 A D"], project: Callable[[Tensor], Tensor]) -> Float[Tensor, "A H K"]:
-        """The normalised kernels with which these states read; ``project`` makes convolution inputs of them."""
+    def kernels_of(self, x: Float[Tensor, "A D"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "A H K"]:
+        """The normalised kernels with which these states read; ``weights`` make convolution inputs of them."""
 
     @abstractmethod
     def convolve(
