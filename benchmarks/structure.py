@@ -186,12 +186,17 @@ def frontier(run: Run, beside: Run | None, split: str, limit: int, options: Poli
             metrics |= {f"gamma-{point.setting['threshold']:g}_layers": point.mean_depth}
         if options is not None and (point.policy, point.setting) == (options.kind, setting_of(options)):
             own, own_depth = point.quality, point.mean_depth
-    no_deeper = {depth: quality for depth, quality in constant.items() if depth < own_depth + 1}
-    if no_deeper:
-        best = max(no_deeper, key=lambda depth: (sign * no_deeper[depth], -depth))
+    best = best_constant(constant, own_depth, sign)
+    if best is not None:
         metrics |= {"chosen": own, "chosen_layers": own_depth}
-        metrics |= {"constant": no_deeper[best], "constant_layers": float(best)}
+        metrics |= {"constant": constant[best], "constant_layers": float(best)}
     return metrics | depths(run, split, limit, options)
+
+
+def best_constant(qualities: Mapping[int, float], mean_depth: float, sign: int) -> int | None:
+    """Of constant depths up to a mean that is rounded up to whole layers, the best one, or the least of equals."""
+    no_deeper = [depth for depth in qualities if depth < mean_depth + 1]
+    return max(no_deeper, key=lambda depth: (sign * qualities[depth], -depth), default=None)
 
 
 def reduced(run: Run, *, every_other: bool, share: float) -> Run:
