@@ -63,6 +63,19 @@ def test_huge_weights_stay_finite(kind: str) -> None:
     assert (normalized.abs() <= 1).all()
 
 
+@pytest.mark.parametrize("taps", [1, 2, 7, 15, 16, 17])
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+def test_softmax_of_many_short_kernels(taps: int, scale: float) -> None:
+    """Rows that are filled up give what a softmax of their own gives, and so do gradients."""
+    weight = (scale * torch.randn(30, 20, taps)).requires_grad_()
+    above = torch.randn(30, 20, taps)
+    expected, found = weight.double().softmax(-1), normalize(weight, "softmax")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+    (gradient,) = torch.autograd.grad(found, weight, above)
+    (of_expected,) = torch.autograd.grad(expected, weight, above.double())
+    torch.testing.assert_close(gradient, of_expected, rtol=1e-4, atol=1e-6)
+
+
 @kinds
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_normalised_in_float32(kind: str, dtype: torch.dtype) -> None:
