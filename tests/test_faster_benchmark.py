@@ -31,8 +31,8 @@ def every(faster: Any) -> list[Any]:
     domains = [f"amazon16-{name}" for name in faster.DOMAINS]
     jobs = faster.jobs([*sets, *domains], list(faster.METHODS), [1])
     jobs += faster.jobs(list(faster.FOLDED), list(faster.METHODS), [1], folds=True)
-    for sweep in ("penalty", "layers"):
-        jobs += faster.sweep_jobs(sweep, ["imdb", "trec"], [1], None)
+    for sweep, begin in (("penalty", None), ("layers", None), ("layers", "runs/faster-imdb-masked-12")):
+        jobs += faster.sweep_jobs(sweep, ["imdb", "trec"], [1], begin)
     return list(jobs)
 
 
@@ -57,7 +57,7 @@ def test_tables_show_what_is_trained(faster: Any) -> None:
         }
     tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
     names = [name for name in tables if name.startswith(faster.TABLES)]
-    assert len(names) == 7
+    assert len(names) == 9
     for name in names:
         columns = {column["title"]: column for column in tables[name]["columns"]}
         for row in tables[name]["rows"]:

@@ -21,7 +21,7 @@ from .small_benchmarks import Small
 from .spans import call_of
 
 SCRIPTS = tuple(f"{folder}/{name}.py" for folder, known in FOLDERS.items() for name in known)
-NO_PROGRAMS = ("open_loop", "timing", "engine_encoder", "faster_depths", "faster_speed", "jobs")
+NO_PROGRAMS = ("open_loop", "timing", "engine_encoder", "faster_blocks", "faster_depths", "faster_speed", "jobs")
 TESTED_ELSEWHERE = {"results": "tests/test_results_tables.py", "plain_server": "tests/serving/test_load.py"}
 """Programs that no page calls, and where they are run."""
 
