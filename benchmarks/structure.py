@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     if options.what == "draw":
+        if options.plot is None:
+            parser.error("say where the figure goes, with --plot FILE")
         plot(json.loads(options.run.read_text(encoding="utf-8")), options.plot)
         return
     run = load_run(options.run, device=options.device)

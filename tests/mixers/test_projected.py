@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depthwise.errors import BackendUnavailable
 from depthwise.kernels import dynamic_conv, light_conv, use_backend
 from depthwise.memory import Places, Sequences
 from depthwise.mixers import DynamicConv, LightConv
@@ -193,6 +194,16 @@ def test_sums_that_would_be_rounded_or_heard_are_not_folded(
     assert len(heard) == 2
     folded, plain = folded_and_plain(mixer.bfloat16(), monkeypatch, [3, 22])
     assert torch.equal(folded, plain)
+
+
+@both
+def test_a_back_end_that_is_asked_for_is_not_passed_by(kind: type[ProjectedConv], randomized: Randomized) -> None:
+    """Few readers of float64, which no kernel knows."""
+    mixer = randomized(kind(options(kernel_size=7))).eval()
+    x = torch.randn(1, 40, WIDTH, dtype=torch.float64)
+    places = Places(Sequences(np.zeros(40, dtype=np.int64), x.device), np.array([7, 20]))
+    with use_backend("triton"), pytest.raises(BackendUnavailable):
+        mixer.mix_packed(x, places)
 
 
 # Dropout

@@ -74,7 +74,7 @@ class ProjectedConv(Mixer):
 
     def mix_packed(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "1 A D"]:
         """A kernel reads the row as it lies. The reference convolves it with room between sequences: everywhere, unless
-        very few read. Tokens that nobody sees leave nothing behind.
+        very few read. Tokens that nobody sees leave nothing behind. On a CPU few readers need no inputs at all.
         """
         mixed = self._folded(x, places)
         if mixed is None:
@@ -91,6 +91,7 @@ class ProjectedConv(Mixer):
 
         Sums are as many times wider as there are heads, but the matrix meets readers instead of all tokens, and once
         more where kernels are predicted from what it gives. In 16 bits sums would be rounded before they are projected.
+        Whoever asks for a kernel gets it.
         """
         (heads, taps), (num_tokens, width) = (self.options.num_heads, self.options.kernel_size), x.shape[1:]
         channels, num_readers = self.options.channels, places.num_readers
@@ -100,7 +101,7 @@ class ProjectedConv(Mixer):
         if num_readers * (2 * channels + heads * taps) * WORTH_FOLDING > min(num_tokens, num_readers * taps) * channels:
             return None
         weights = weights_of(self.in_projection)
-        if weights is None:
+        if weights is None or self.reads_as_it_lies(x):
             return None
         by_head, bias = weights[0].view(heads, channels // heads, width), weights[1].view(heads, -1)
         seen, is_there = places.windows(self.left, taps - 1 - self.left)
