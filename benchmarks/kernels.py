@@ -3,6 +3,7 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py --json kernels.json --check
     python benchmarks/kernels.py --parts targets --one-thread
+    python benchmarks/kernels.py --launches
 
 Everything is bfloat16, width 1024, 16 heads, 16,384 tokens. "Kernel" times come from a CUDA graph that walks through
 several sets of inputs, more than the cache holds, so they hold neither the time Python takes nor numbers that were
@@ -13,6 +14,9 @@ speed of a plain copy, measured first. Attention is torch's scaled dot-product a
 
 With ``--one-thread`` backward passes of all contenders run on the thread that asks for them, in place of the one that
 torch keeps for every GPU: plain calls then do not wait for one thread to wake the other.
+
+With ``--launches`` nothing is measured but both passes of a light convolution, whose gradients one launch or two find:
+by turns in one process, because hosts differ more than these do.
 """
 
 import argparse
@@ -32,7 +36,7 @@ from torch.nn import functional as F
 from triton.testing import do_bench
 
 from depthwise.config import StackConfig
-from depthwise.kernels import dynamic_conv, light_conv
+from depthwise.kernels import dynamic_conv, light_conv, tiles, triton_launch
 from depthwise.mixers import build_mixer
 
 WIDTH, HEADS, TOKENS = 1024, 16, 16384
@@ -44,6 +48,12 @@ ROUNDS = 5
 """In which single calls are timed."""
 REPEATS = 15
 PARTS = ("targets", "operators", "layers")
+WAYS = {"two launches": None} | {
+    f"one launch, {num_warps} warps, {programs} programs": (num_warps, programs)
+    for num_warps in (2, 4)
+    for programs in (528, 640, 1056)
+}
+"""In which the gradients of a light convolution are found."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +234,28 @@ def measure(target: Target, speed: float) -> Measured:
     )
 
 
+def launches() -> Iterator[tuple[str, float, float]]:
+    """Kernel and single times of both passes of a light convolution, for each of the ways to find its gradients."""
+    runs = convolution_runs("light", 31, 1024, backward=True)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+    for _ in range(ROUNDS):
+        for name, way in WAYS.items():
+            _find_gradients(way)
+            times[name].append((kernel_ms(runs), do_bench(runs[0], return_mode="median")))
+    for name, found in times.items():
+        kernel, single = zip(*found, strict=True)
+        yield name, median(kernel), median(single)
+
+
+def _find_gradients(way: tuple[int, int] | None) -> None:
+    """In one of ``WAYS`` from now on."""
+    tiles.BOTH_UP_TO = 33 if way is not None else 0
+    if way is not None:
+        num_warps, triton_launch.PROGRAMS_OF_BOTH = way
+        tiles.MEASURED["fixed_gradients"] = ((33, tiles.Tile(32, 64, num_warps)),)
+    triton_launch.plan_both.cache_clear()
+
+
 def duels() -> Iterator[Duel]:
     """Dynamic convolution against attention at every length."""
     for backward in (False, True):
@@ -312,6 +344,15 @@ def print_targets(console: Console, measured: list[Measured]) -> None:
     console.print(table)
 
 
+def print_launches(console: Console, found: Iterator[tuple[str, float, float]]) -> None:
+    table = Table("gradients", title="Light convolution, K = 31, forward + backward", title_justify="left")
+    for heading in ("kernel ms", "single ms"):
+        table.add_column(heading, justify="right")
+    for name, *times in found:
+        table.add_row(name, *(f"{time:.4f}" for time in times))
+    console.print(table)
+
+
 def print_duels(console: Console, title: str, found: list[Duel]) -> None:
     table = Table("K", "T", "pass", title=title, title_justify="left")
     for way in ("kernel", "single", "eager"):
@@ -330,6 +371,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--one-thread", action="store_true", help="run backward passes on the calling thread")
+    parser.add_argument("--launches", action="store_true", help="only compare ways to find gradients of light ones")
     parser.add_argument("--check", action="store_true", help="exit with 1 unless all that was measured is met")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
@@ -339,6 +381,11 @@ def main(arguments: list[str]) -> int:
     console = Console(width=160)
     speed = copy_speed()
     console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {speed / 1e9:.2f} TB/s")
+    if options.launches:
+        for name, error in errors():
+            console.print(f"relative error {error:.1e}  {name}")
+        print_launches(console, launches())
+        return 0
     precision, measured, operators, layers = {}, [], [], []
     if "targets" in options.parts:
         precision = dict(errors())

@@ -95,10 +95,11 @@ def test_all_positions(convolve: Convolve, length: int, heads: int, channels: in
     check(convolve, randn(1, length, channels), randn(1, length, heads, taps), left=left)
 
 
+@both
 @pytest.mark.parametrize(("width", "taps"), shapes((160, 7), (96, 31), more=((192, 7), (224, 15), (320, 31))))
-def test_wide_heads(width: int, taps: int) -> None:
+def test_wide_heads(convolve: Convolve, width: int, taps: int) -> None:
     """A head of more parts than one program handles: what is left over must not reach into the next head."""
-    check(dynamic_conv, randn(1, 18, 2 * width), randn(1, 18, 2, taps), left=taps - 1)
+    check(convolve, randn(1, 18, 2 * width), randn(1, 18, 2, taps), left=taps - 1)
 
 
 @both
@@ -268,6 +269,30 @@ def test_only_what_needs_a_gradient_gets_one(convolve: Convolve) -> None:
     assert not convolve(x.detach(), logits.detach(), left=6, backend="triton").requires_grad
 
 
+@pytest.mark.parametrize(("taps", "count"), shapes((5, 33), (31, 20), more=((33, 33), (1, 33), (31, 1))))
+@pytest.mark.parametrize("options", [{}, {"dropconnect": 0.4}, {"normalization": "none"}], ids=str)
+def test_gradients_found_by_themselves(taps: int, count: int, options: dict[str, Any]) -> None:
+    """Those of a light convolution, which one launch finds together where both are wanted; and repeats exactly."""
+    x, weight, outgoing = randn(2, 33, 80), randn(2, taps), randn(2, count, 80)
+    valid = torch.rand(2, 33, device=DEVICE) < 0.8
+    found = []
+    for names in (("x", "weight"), ("x", "weight"), ("x",), ("weight",)):
+        given = {
+            "x": x.clone().requires_grad_("x" in names),
+            "weight": weight.clone().requires_grad_("weight" in names),
+        }
+        torch.manual_seed(5)
+        y = light_conv(**given, left=taps // 2, valid=valid, num_last=count, backend="triton", **options)
+        gradients = torch.autograd.grad(y, [given[name] for name in names], outgoing)
+        found.append(dict(zip(names, gradients, strict=True)))
+    together, again, *alone = found
+    assert all(torch.equal(again[name], together[name]) for name in together)
+    for each in alone:
+        for name, gradient in each.items():
+            spread = outgoing.numel() ** 0.5 if name == "weight" else 0.0
+            assert_close((gradient,), (together[name].double(),), 1e-6, spread)
+
+
 @both
 def test_nobody_reads(convolve: Convolve) -> None:
     x, weight = randn(2, 6, 4).requires_grad_(), randn(2, 3).requires_grad_()
@@ -422,7 +447,7 @@ def test_dropping_in_packed_sequences(convolve: Convolve) -> None:
 def test_every_tile_gives_the_same(convolve: Convolve, tile: Tile, taps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from depthwise.kernels import triton_launch
 
-    for plan in ("plan_sum", "plan_kernel_gradient"):
+    for plan in ("plan_sum", "plan_kernel_gradient", "plan_both"):
         monkeypatch.setattr(triton_launch, plan, getattr(triton_launch, plan).__wrapped__)  # keeps no such plan
     monkeypatch.setattr(triton_launch, "choose", lambda *_, **__: tile)
     check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)

@@ -8,13 +8,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from depthwise.kernels import dynamic_conv, light_conv, triton_launch
+from depthwise.kernels import dynamic_conv, light_conv, tiles, triton_launch
 from depthwise.kernels.call import Call, call_of, last_axis_dense
 from depthwise.kernels.triton_launch import Launch, Plan, kind_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 X = torch.zeros(64)
 KIND = (-1, torch.float32)
+STREAM = 3
 
 
 class Kernel:
@@ -36,11 +37,25 @@ class Kernel:
 
 
 class Compiled:
+    """What Triton made of it, which is launched as it is, or with all that its launchers are told."""
+
+    function, packed_metadata = "function", "metadata"
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return lambda *arguments: self.kernel.launches.append((grid, *arguments))
+
+    def run(self, x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        assert stream == STREAM
+        assert arguments[:5] == (self.function, self.packed_metadata, None, None, None)
+        self.kernel.launches.append(((x, y, z), *arguments[5:]))
+
+
+@pytest.fixture(autouse=True)
+def _stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthwise.kernels.plan.current_stream", lambda _: STREAM)
 
 
 def test_it_is_compiled_once_and_gets_its_constants_in_order() -> None:
@@ -216,9 +231,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Kernel]]:
     """Stand-ins for all of Triton's kernels, by name."""
     caches = [each for each in vars(triton_launch).values() if hasattr(each, "cache_clear")]
     names = ("convolve_band", "convolve_taps", "convolve_fixed", "kernel_gradient", "fixed_kernel_gradient")
-    stand_ins = {
-        name: Kernel(tuple(getattr(triton_launch, name).arg_names)) for name in (*names, "finish_fixed_gradient")
-    }
+    names += ("fixed_gradients", "finish_fixed_gradient")
+    stand_ins = {name: Kernel(tuple(getattr(triton_launch, name).arg_names)) for name in names}
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(triton_launch, name, stand_in)
     for each in caches:
@@ -232,9 +246,13 @@ def num_compiled(kernels: dict[str, Kernel]) -> int:
     return sum(kernel.num_compiled for kernel in kernels.values())
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-def test_what_is_compiled_for_a_model(kernels: dict[str, Kernel], fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fixed", "at_once"), [(False, False), (True, False), (True, True)])
+def test_what_is_compiled_for_a_model(
+    kernels: dict[str, Kernel], fixed: bool, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing for another batch like one before; each kernel again for another precision or alignment."""
+    if not at_once:
+        monkeypatch.setattr(tiles, "BOTH_UP_TO", 0)
 
     def train(length: int = 20, dtype: torch.dtype = torch.float32, shifted: int = 0, columns: int = 64) -> None:
         x = torch.zeros(2 * length * 64 + shifted, dtype=dtype, device=DEVICE)[shifted:].view(2, length, 64)
@@ -243,7 +261,7 @@ def test_what_is_compiled_for_a_model(kernels: dict[str, Kernel], fixed: bool, m
         y = (light_conv if fixed else dynamic_conv)(x, kernel, left=4, backend="triton")
         y.backward(torch.zeros(2, length, columns, dtype=dtype, device=DEVICE)[..., :64])
 
-    each = 4 if fixed else 3
+    each = 4 if fixed and not at_once else 3
     train()
     assert num_compiled(kernels) == each
     with monkeypatch.context() as patched:
@@ -260,4 +278,5 @@ def test_what_is_compiled_for_a_model(kernels: dict[str, Kernel], fixed: bool, m
     assert num_compiled(kernels) == 2 * each + 2  # the output and the gradient of the kernel read x
     for _ in range(2):
         train(columns=65)
-    assert num_compiled(kernels) == 2 * each + 4  # both gradients read that of the output
+    gradients = 1 if at_once else 2
+    assert num_compiled(kernels) == 2 * each + 2 + gradients  # they read that of the output

@@ -9,6 +9,8 @@ from depthwise.shapes import Tensor
 
 Kind = tuple[Any, ...] | None
 """What ``kind_of`` tells of tensors."""
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""Of a device, as Triton asks for it; builds of torch for CPUs have none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,20 +65,23 @@ class Launch:
     programs: int
     numbers: tuple[Any, ...]
     aligned: tuple[int, ...]
-    runners: dict[Kind, Any] = field(default_factory=dict)
+    runners: dict[Kind, tuple[Any, ...]] = field(default_factory=dict)
 
     def run(self, kind: Kind, *tensors: Tensor) -> None:
         """Launch with tensors of a kind. Of a kind that came before only addresses are told.
 
-        Triton asks the driver about each tensor that it is given, and takes an address as it is.
+        Triton asks the driver about each tensor that it is given, and takes an address as it is. What it does besides
+        at each launch serves hooks of its own profiler, which do not hear of these launches.
         """
-        runner = self.runners.get(kind)
-        if runner is not None:
-            runner(*[tensor.data_ptr() for tensor in tensors], *self.numbers, *self.plan.constants.values())
+        if kind is not None and (runner := self.runners.get(kind)) is not None:
+            launch, function, metadata, rest = runner
+            stream, addresses = current_stream(kind[0]), [tensor.data_ptr() for tensor in tensors]
+            launch(self.programs, 1, 1, stream, function, metadata, None, None, None, *addresses, *rest)
             return
         compiled = self.plan.launch(self.programs, tensors, self.numbers, *self.aligned)
         if kind is not None and compiled is not None:
-            self.runners[kind] = compiled[self.programs, 1, 1]
+            rest = (*self.numbers, *self.plan.constants.values())
+            self.runners[kind] = (compiled.run, compiled.function, compiled.packed_metadata, rest)
 
 
 def kind_of(first: Tensor, *others: Tensor | None) -> Kind:

@@ -10,6 +10,8 @@ FAR_APART = 4
 """Listed readers are summed alone where there are so many positions to each: a band would cover all of these."""
 WIDEST_ALONE = 64
 """Taps, up to which a program has room for all of them at once."""
+BOTH_UP_TO = 33
+"""Widest fixed kernel of which one launch finds both gradients; 0 launches each by itself."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ MEASURED: dict[str, tuple[tuple[int, Tile], ...]] = {
         (129, Tile(32, 256, 4)),
         (255, Tile(64, 64, 4)),
     ),
+    "fixed_gradients": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 2))),
     "fixed_kernel_gradient": ((17, Tile(32, 32, 1)), (33, Tile(32, 64, 2)), (255, Tile(64, 64, 4))),
 }
 """For each operation, the best tile for kernels of up to so many taps, of those tried on an H200."""
@@ -95,6 +98,14 @@ def choose(operation: str, *, taps: int, width: int, num_outputs: int, num_sourc
     if is_narrow and (is_forward or (is_input_gradient and not listed)):
         return Tile(8, None, 1)
     return next((tile for most_taps, tile in MEASURED[operation] if taps <= most_taps), WIDEST)
+
+
+def finds_both(*, taps: int, width: int, thinned: bool) -> bool:
+    """Whether both gradients of a fixed convolution are one operation, "fixed_gradients", or two.
+
+    A band that is ``thinned`` (by DropConnect, or because sequences are packed) leaves no registers for a second one.
+    """
+    return taps <= BOTH_UP_TO and width >= NARROWEST_PRODUCT and not thinned
 
 
 def power_of_two(number: int) -> int:

@@ -5,7 +5,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from depthwise.kernels.triton_band import CHANGING, LOG2_E, is_kept, is_real, on_band, row_seed
+from depthwise.kernels.triton_band import CHANGING, LOG2_E, is_kept, is_real, load_part, on_band, row_seed
 from depthwise.kernels.triton_kernel_gradient import band_of_products
 
 
@@ -17,6 +17,21 @@ def softmax_vector(kernel, TAPS: tl.constexpr, TAPS_PADDED: tl.constexpr):
     logits = tl.load(kernel + taps, mask=taps < TAPS, other=float("-inf")).to(tl.float32) * LOG2_E
     largest = tl.max(logits, 0)
     return largest, tl.sum(tl.exp2(logits - largest), 0)
+
+
+@triton.jit
+@no_type_check
+def band_of_weights(
+    kernel, tap, dropconnect, TAPS: tl.constexpr, TAPS_PADDED: tl.constexpr, SOFTMAX: tl.constexpr, DROP: tl.constexpr
+):
+    """The weights of one kernel at these taps, 0 where there are none; what is not dropped later has grown already."""
+    band = tl.load(kernel + tap, mask=on_band(tap, TAPS), other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
+    if SOFTMAX:
+        largest, total = softmax_vector(kernel, TAPS, TAPS_PADDED)
+        band = tl.exp2(band * LOG2_E - largest) * (1.0 / total)
+    if DROP:
+        band = band * (1.0 / (1.0 - dropconnect))
+    return band
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -48,12 +63,7 @@ def convolve_fixed(
     length = num_outputs if TRANSPOSED else num_sources
 
     tap = local[:, None] - ahead[None, :] + (TAPS - 1) if TRANSPOSED else ahead[None, :] - local[:, None]
-    band = tl.load(kernel + tap, mask=on_band(tap, TAPS), other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
-    if SOFTMAX:
-        largest, total = softmax_vector(kernel, TAPS, TAPS_PADDED)
-        band = tl.exp2(band * LOG2_E - largest) * (1.0 / total)
-    if DROP:
-        band = band * (1.0 / (1.0 - dropconnect))
+    band = band_of_weights(kernel, tap, dropconnect, TAPS, TAPS_PADDED, SOFTMAX, DROP)
     IS_COARSE: tl.constexpr = values.dtype.element_ty == tl.bfloat16
     weights = band.to(values.dtype.element_ty)
     if IS_COARSE:
@@ -100,6 +110,15 @@ def convolve_fixed(
         here = out + row_long * num_outputs * (HEADS * WIDTH) + head * WIDTH
         place = here + outputs[:, None] * (HEADS * WIDTH) + columns[None, :]
         tl.store(place, summed.to(out.dtype.element_ty), mask=written)
+
+
+@triton.jit
+@no_type_check
+def summed_at(total, column, row_exists, SPAN: tl.constexpr):
+    """Sums along the diagonals of a tile: in each of its rows that exist the entry at ``column``, if it has that."""
+    held = (column >= 0) & (column < SPAN) & row_exists[:, None]
+    found = tl.gather(total, tl.minimum(tl.maximum(column, 0), SPAN - 1), 1)
+    return tl.sum(tl.where(held, found, 0.0), 0)
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -156,10 +175,74 @@ def fixed_kernel_gradient(
             total = change
     taps = tl.arange(0, TAPS_PADDED)
     column = local[:, None] + taps[None, :] - chunk * SPAN
-    held = (column >= 0) & (column < SPAN) & (local < STEP)[:, None]
-    diagonals = tl.gather(total, tl.minimum(tl.maximum(column, 0), SPAN - 1), 1)
     place = out + ((split * CHUNKS + chunk) * HEADS + head) * TAPS + taps
-    tl.store(place, tl.sum(tl.where(held, diagonals, 0.0), 0), mask=taps < TAPS)
+    tl.store(place, summed_at(total, column, local < STEP, SPAN), mask=taps < TAPS)
+
+
+@triton.jit(do_not_specialize=CHANGING)
+@no_type_check
+def fixed_gradients(
+    gradient, values, kernel, out, parts, valid,
+    num_readers, length, shift, num_blocks, num_all_blocks, num_splits,
+    stride_gradient_row, stride_gradient_step, stride_value_row, stride_value_step,
+    stride_kernel_head, stride_valid_row,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr, TAPS_PADDED: tl.constexpr, LEFT: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPAN: tl.constexpr, COLUMNS: tl.constexpr,
+    SOFTMAX: tl.constexpr, HAS_VALID: tl.constexpr,
+):  # fmt: skip
+    """Both gradients at once, so that the gradient of the output is read once: that of the input as ``convolve_fixed``.
+
+    A block of sources meets all of its readers in a single span. What came back to those, times the band, is the
+    gradient of the sources; times the sources, it is a band of products, added up as in ``fixed_kernel_gradient`` and
+    written as (split and part of the head, head, tap).
+    """
+    PARTS: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    FULL: tl.constexpr = WIDTH % COLUMNS == 0
+    program = tl.program_id(0)
+    part = program % PARTS
+    head = (program // PARTS) % HEADS
+    split = program // (PARTS * HEADS)
+    local = tl.arange(0, ROWS)
+    ahead = tl.arange(0, SPAN)
+    columns = part * COLUMNS + tl.arange(0, COLUMNS)
+    tap = local[:, None] - ahead[None, :] + (TAPS - 1)
+    kernel += head * stride_kernel_head
+    band = band_of_weights(kernel, tap, 0.0, TAPS, TAPS_PADDED, SOFTMAX, False)
+    IS_COARSE: tl.constexpr = gradient.dtype.element_ty == tl.bfloat16
+    weights = band.to(gradient.dtype.element_ty)
+    if IS_COARSE:
+        rest = (band - weights.to(tl.float32)).to(gradient.dtype.element_ty)
+
+    total = tl.zeros((ROWS, SPAN), dtype=tl.float32)
+    for index in range(split, num_all_blocks, num_splits):
+        block = index % num_blocks
+        row = index // num_blocks
+        row_long = row.to(tl.int64)
+        sources = block * STEP + local
+        source_exists = (local < STEP) & (sources < length)
+        readers = block * STEP - shift + (LEFT - TAPS + 1) + ahead
+        reader_exists = (readers >= 0) & (readers < num_readers)
+        here = gradient + row_long * stride_gradient_row + head * WIDTH
+        there = values + row_long * stride_value_row + head * WIDTH
+        sent = load_part(here, readers, columns, reader_exists, stride_gradient_step, WIDTH, FULL)
+        met = load_part(there, sources, columns, source_exists, stride_value_step, WIDTH, FULL)
+        summed = tl.dot(weights, sent, input_precision="ieee")
+        if IS_COARSE:
+            summed = tl.dot(rest, sent, summed)
+        if HAS_VALID:  # its bytes must not meet what is loaded: the compiler would keep no copies of that in flight
+            real = tl.load(valid + row_long * stride_valid_row + sources, mask=source_exists, other=0) != 0
+            summed = tl.where(real[:, None], summed, 0.0)
+            total += tl.where(real[:, None], tl.dot(met, tl.trans(sent), input_precision="ieee"), 0.0)
+        else:
+            total = tl.dot(met, tl.trans(sent), total, input_precision="ieee")
+        written = source_exists[:, None] if FULL else source_exists[:, None] & (columns < WIDTH)[None, :]
+        place = out + row_long * length * (HEADS * WIDTH) + head * WIDTH
+        place += sources[:, None] * (HEADS * WIDTH) + columns[None, :]
+        tl.store(place, summed.to(out.dtype.element_ty), mask=written)
+    taps = tl.arange(0, TAPS_PADDED)
+    column = local[:, None] + (TAPS - 1) - taps[None, :]
+    place = parts + ((split * PARTS + part) * HEADS + head) * TAPS + taps
+    tl.store(place, summed_at(total, column, local < STEP, SPAN), mask=taps < TAPS)
 
 
 @triton.jit(do_not_specialize=CHANGING)

@@ -18,10 +18,15 @@ from depthwise.kernels.call import (
     pointers,
 )
 from depthwise.kernels.plan import Kind, Launch, Plan, kind_of
-from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, power_of_two
+from depthwise.kernels.tiles import NARROWEST_PRODUCT, Tile, choose, finds_both, power_of_two
 from depthwise.kernels.triton_alone import convolve_alone
 from depthwise.kernels.triton_band import LOG2_E, convolve_band
-from depthwise.kernels.triton_fixed import convolve_fixed, finish_fixed_gradient, fixed_kernel_gradient
+from depthwise.kernels.triton_fixed import (
+    convolve_fixed,
+    finish_fixed_gradient,
+    fixed_gradients,
+    fixed_kernel_gradient,
+)
 from depthwise.kernels.triton_kernel_gradient import kernel_gradient
 from depthwise.kernels.triton_taps import convolve_taps
 from depthwise.shapes import Tensor
@@ -32,6 +37,8 @@ MOST_PARTS = 4
 """Parts of a head that one program handles one after the other with the same weights."""
 PROGRAMS_WANTED = 1056
 """Programs among which the blocks of a fixed kernel are split: enough to fill a large GPU several times over."""
+PROGRAMS_OF_BOTH = 528
+"""The same where they find both gradients: as many as a large GPU has room for at once."""
 
 
 def forward(
@@ -72,6 +79,10 @@ def backward(
     kind, others = kind_of(gradient, x, kernel, lse, *optional), pointers(optional, gradient)
     strides = gradient.stride()
     x_gradient = kernel_gradient = None
+    if for_x and for_kernel and call.is_fixed:
+        both = plan_both(call, strides)
+        if both is not None:
+            return _differentiate(both, kind, call, gradient, x, kernel, others[0])
     if for_x:
         x_gradient = x.new_empty(*call.x_shape)
         launch = plan_sum(call, strides, lse is not None)
@@ -119,11 +130,22 @@ def _correlate(
     if not call.is_fixed:
         launch.run(kind, gradient, x, kernel, x if lse is None else lse, out, valid, positions, segments, seed)
         return
-    heads, taps = call.kernel_shape
-    num_parts = launch.programs // heads
-    parts = x.new_empty(num_parts, heads, taps, dtype=torch.float32)
+    num_parts = launch.programs // call.kernel_shape[0]
+    parts = x.new_empty(num_parts, *call.kernel_shape, dtype=torch.float32)
     launch.run(kind, gradient, x, parts, valid, segments, seed)
     plan_finish(call, num_parts).run(kind, parts, kernel, out)
+
+
+def _differentiate(
+    launch: Launch, kind: Kind, call: Call, gradient: Tensor, x: Tensor, kernel: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both gradients of a convolution with a fixed kernel."""
+    num_parts = launch.programs // call.kernel_shape[0]
+    x_gradient, kernel_gradient = x.new_empty(*call.x_shape), kernel.new_empty(*call.kernel_shape)
+    parts = x.new_empty(num_parts, *call.kernel_shape, dtype=torch.float32)
+    launch.run(kind, gradient, x, kernel, x_gradient, parts, valid)
+    plan_finish(call, num_parts).run(kind, parts, kernel, kernel_gradient)
+    return x_gradient, kernel_gradient
 
 
 @lru_cache(maxsize=2 * MOST_CALLS)
@@ -235,6 +257,35 @@ def cut_kernel_gradient(
     programs = heads * sizes["CHUNKS"] if is_fixed else heads
     kernel = fixed_kernel_gradient if is_fixed else kernel_gradient
     return _plan(kernel, sizes | options, tile, sizes["STEP"], programs)
+
+
+@lru_cache(maxsize=MOST_CALLS)
+def plan_both(call: Call, gradient_strides: Numbers) -> Launch | None:
+    """How both gradients of a fixed kernel are found at once; none where that takes two launches."""
+    (rows, length, channels), (heads, taps), num_readers = call.x_shape, call.kernel_shape, call.num_readers
+    width, options = channels // heads, dict(zip(FLAGS, call.flags, strict=True))
+    if not finds_both(taps=taps, width=width, thinned=options["DROP"] or options["HAS_SEGMENTS"]):
+        return None
+    sizes = {"taps": taps, "width": width, "num_outputs": length, "num_sources": num_readers}
+    plan = cut_both(choose("fixed_gradients", listed=False, **sizes), heads, width, taps, call.left, call.flags)
+    num_blocks = -(-length // plan.step)
+    num_all_blocks, programs = rows * num_blocks, plan.programs_per_block
+    num_splits = min(num_all_blocks, -(-PROGRAMS_OF_BOTH // programs))
+    strides = (*gradient_strides[:2], *call.x_strides[:2])
+    numbers: Numbers = (num_readers, length, length - num_readers, num_blocks, num_all_blocks, num_splits)
+    numbers += (*strides, call.kernel_strides[0], call.valid_stride)
+    return Launch(plan, num_splits * programs, numbers, strides)
+
+
+@lru_cache(maxsize=1024)
+def cut_both(tile: Tile, heads: int, width: int, taps: int, left: int, flags: tuple[bool, ...]) -> Plan:
+    """The plan of that in such tiles, for batches of every shape."""
+    assert tile.chunks(taps) == 1, "a block of sources and all its readers are one tile"
+    columns = _columns(width, NARROWEST_PRODUCT)
+    sizes: dict[str, Any] = {"HEADS": heads, "WIDTH": width, "TAPS": taps, "LEFT": left, "ROWS": tile.rows}
+    sizes |= {"TAPS_PADDED": power_of_two(taps), "COLUMNS": columns, "SPAN": tile.span, "STEP": tile.step(taps)}
+    options = dict(zip(FLAGS, flags, strict=True))
+    return _plan(fixed_gradients, sizes | options, tile, tile.step(taps), heads * -(-width // columns))
 
 
 @lru_cache(maxsize=MOST_CALLS)
