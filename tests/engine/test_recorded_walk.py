@@ -1,6 +1,7 @@
 """Encoders from recorded blocks: what the masked executor says, whatever was walked before."""
 
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from depthwise.engine.recorded_walk import RecordedStack, RecordedWalks, Rooms, 
 from depthwise.engine.recorder import GraphRecorder, Rehearsal, Work
 from depthwise.kernels import use_backend
 from depthwise.memory import Places, Sequences
+from depthwise.mixers import projected
 from depthwise.models.masked import run_masked
 from depthwise.models.stack import Stack
 
@@ -45,8 +47,8 @@ def _small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_walk, "LEAST", 4)
 
 
-def stack_of(mixer: str, norm: str = "pre", dtype: torch.dtype = torch.float64) -> Stack:
-    config = config_for("token_classification", mixer, norm, stack={"num_layers": LAYERS})
+def stack_of(mixer: str, norm: str = "pre", dtype: torch.dtype = torch.float64, **changes: Any) -> Stack:
+    config = config_for("token_classification", mixer, norm, stack={"num_layers": LAYERS, **changes})
     model = randomized(HEADS["token_classification"](config))
     stack: Stack = model.to(dtype).eval().model.encoder.stack
     return stack
@@ -100,10 +102,14 @@ def test_rows_of_one_length_lie_as_in_the_grid() -> None:
 
 
 @pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])
-def test_convolutions(mixer: str) -> None:
-    """By the kernels, which Triton's interpreter runs where there is no GPU."""
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_convolutions(mixer: str, is_forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few readers without the kernels, which Triton's interpreter runs where there is no GPU, unless asked for them."""
     pytest.importorskip("triton")
-    stack, recorder = stack_of(mixer, "post", torch.float32), Counting()
+    monkeypatch.setattr(projected, "WORTH_FOLDING_RECORDED", 0.0)
+    if not is_forced:
+        monkeypatch.setattr(projected, "is_forced", lambda name: False)  # as on a GPU, whose kernels need no asking
+    stack, recorder = stack_of(mixer, "post", torch.float32, glu=False), Counting()
     executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
     for number, lengths in enumerate([[3, 1, 5], [2], [3, 1, 5]]):
         x, valid, plan = drawn(number, lengths, torch.float32)
@@ -112,6 +118,7 @@ def test_convolutions(mixer: str) -> None:
         expected = run_masked(stack, x, plan, valid=valid)
         torch.testing.assert_close(found.final[valid], expected.final[valid], rtol=1e-4, atol=1e-5)
     assert recorder.keys
+    assert any(key[0] == "windows" for key in recorder.keys if isinstance(key, tuple)) != is_forced
 
 
 @pytest.mark.parametrize("threshold", [0.34, 0.4, 0.5])
@@ -214,12 +221,14 @@ def test_weights_of_gates_and_others_meanwhile_go_by_hand() -> None:
 
 
 @pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "worth"), [(torch.float32, 0.0), (torch.float32, inf), (torch.bfloat16, 0.0)])
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
-def test_graphs(build: Model, mixer: str, dtype: torch.dtype) -> None:
+def test_graphs(build: Model, mixer: str, dtype: torch.dtype, worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of several sizes from the same tables: by hand, recorded and repeated; nobody waits while they repeat."""
-    model = build("token_classification", mixer, "post", stack={"num_layers": LAYERS})
+    monkeypatch.setattr(projected, "WORTH_FOLDING_RECORDED", worth)
+    glu = {} if mixer == "attention" else {"glu": worth == inf}  # with which nothing is folded
+    model = build("token_classification", mixer, "post", stack={"num_layers": LAYERS, **glu})
     stack = model.to(DEVICE, dtype).model.encoder.stack
     recorded, plain = CompactEncoder(RecordedWalks(GraphRecorder)), CompactEncoder()
     batches = []

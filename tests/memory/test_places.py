@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthwise.memory import Places, Sequences, sent, sent_together
+from depthwise.memory import Around, Places, Sequences, sent, sent_together
 
 CPU = torch.device("cpu")
 Rows = st.lists(st.integers(1, 12), min_size=1, max_size=5)
@@ -45,6 +45,24 @@ def test_windows_end_with_their_sequence(lengths: list[int], seed: int, left: in
     assert torch.equal(x[0, :, 0][tokens] * are_there, seen(places, x, left, right))
     rows = sequences.rows[:, None] if is_all else sequences.rows[readers][:, None]
     assert (sequences.rows[tokens.numpy()] == rows).all(), "what stands for others is of the same sequence"
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=Rows, seed=st.integers(0, 999), left=st.integers(0, 4), right=st.integers(0, 4))
+def test_windows_of_several_and_in_tables(lengths: list[int], seed: int, left: int, right: int) -> None:
+    """Whoever looks around for others, or for everybody, finds what each would."""
+    sequences, _, readers = drawn(lengths, seed, 0.5)
+    lists = [readers, readers[1:], readers[:0]]
+    shape = len(sequences), 9
+    around = Around(torch.empty(shape, dtype=torch.long), torch.empty(shape, dtype=torch.bool), 4)
+    around.look(sequences.segments)
+    tabled = Sequences.tabled(sequences.segments, around=around)
+    for place, each in zip(Places.several(sequences, lists, in_grid=False), lists, strict=True):
+        tokens, are_there = Places(sequences, each).windows(left, right)
+        assert all(map(torch.equal, place.windows(left, right), (tokens, are_there)))
+        found = Places.tabled(tabled, torch.from_numpy(each)).windows(left, right)
+        assert torch.equal(found[1], are_there)
+        assert torch.equal(found[0] * are_there, tokens * are_there)
 
 
 def test_tokens_that_nobody_sees_are_left_out() -> None:

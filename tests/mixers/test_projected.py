@@ -1,6 +1,7 @@
 """The module around light and dynamic convolutions: projections, gate, bias, dropout."""
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -161,12 +162,16 @@ def test_kernels_from_states_are_folded_too(randomized: Randomized, monkeypatch:
     torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel_from", ["conv_input", "layer_input"])
+@pytest.mark.parametrize(
+    "kind",
+    [LightConv, DynamicConv, partial(DynamicConv, kernel_from="layer_input")],
+    ids=["light", "dynamic", "states"],
+)
 @pytest.mark.parametrize("glu", [False, True])
 def test_kernels_may_be_prepared(
-    kernel_from: str, glu: bool, randomized: Randomized, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[ConvOptions], ProjectedConv], glu: bool, randomized: Randomized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mixer = randomized(DynamicConv(options(glu=glu), kernel_from=kernel_from)).eval()
+    mixer = randomized(kind(options(glu=glu))).eval()
     _, plain = folded_and_plain(mixer, monkeypatch, [3, 10, 22])
     with torch.no_grad():
         mixer.prepare()

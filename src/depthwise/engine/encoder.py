@@ -92,6 +92,7 @@ class CompactEncoder:
     @contextmanager
     def _walk(self, stack: Stack, x: Float[Tensor, "1 N D"], rows: Index, is_weighed: bool) -> Iterator[Walk]:
         """By recorded blocks where there are such, and nobody else is walking that way."""
+        self._blocks.begin()
         recorded = self._recorded
         if recorded is None or is_weighed or not recorded.serve(stack, x):
             yield Walk(stack, self._blocks, x, rows)

@@ -18,7 +18,7 @@ from depthwise.engine.packed_blocks import PackedBlocks
 from depthwise.engine.recorder import Recorder
 from depthwise.engine.static_tables import Arena, rounded_up
 from depthwise.engine.walk import Walk
-from depthwise.memory import Index, Places, Sequences, send_into
+from depthwise.memory import Around, Index, Places, Sequences, send_into
 from depthwise.mixers import SelfAttention
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.stack import Stack
@@ -72,6 +72,7 @@ class Layout:
     slots: Int[Tensor, "N"] | None = None
     valid: Bool[Tensor, "R T"] | None = None
     reader_slots: Int[Tensor, "L N"] | None = None
+    around: Around | None = None
 
 
 class RecordedStack:
@@ -81,6 +82,8 @@ class RecordedStack:
         self.arena, self.recorder = Arena(x.new_empty(0)), recorder
         self._num_layers, self._width, self._weights = stack.num_layers, x.shape[2], Weights(stack)
         self._layouts: dict[Rooms, Layout] = {}
+        mixers = [stack.block(layer).mixer for layer in range(stack.num_layers)]
+        self._convolutions = [mixer for mixer in mixers if isinstance(mixer, ProjectedConv)]
 
     def are_up_to_date(self) -> bool:
         return self._weights.are_as_they_were()
@@ -104,15 +107,25 @@ class RecordedStack:
         states = table("states", 1, tokens, self._width)
         segments = table("segments", 1, tokens, dtype=torch.int32)
         readers = table("readers", layers, tokens, dtype=torch.long)
+        around = self._around(tokens)
         if rooms.rows == 0:
-            return Layout(states, segments, readers, Sequences.tabled(segments))
+            return Layout(states, segments, readers, Sequences.tabled(segments, around=around), around=around)
         slots = valid = None
         if not rooms.are_full:
             slots = table("slots", tokens, dtype=torch.long)
             valid = table("valid", rooms.rows, rooms.longest, dtype=torch.bool)
-        sequences = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid)
+        sequences = Sequences.tabled(segments, (rooms.rows, rooms.longest), slots, valid, around)
         reader_slots = table("reader slots", layers, tokens, dtype=torch.long)
-        return Layout(states, segments, readers, sequences, slots, valid, reader_slots)
+        return Layout(states, segments, readers, sequences, slots, valid, reader_slots, around)
+
+    def _around(self, tokens: int) -> Around | None:
+        """Tables for the widest windows of any convolution."""
+        if not self._convolutions:
+            return None
+        left = max(mixer.left for mixer in self._convolutions)
+        width = left + max(mixer.options.kernel_size - mixer.left for mixer in self._convolutions)
+        seen = self.arena.table("seen", tokens, width, dtype=torch.long)
+        return Around(seen, self.arena.table("is there", tokens, width, dtype=torch.bool), left)
 
 
 class RecordedWalks:
@@ -150,6 +163,10 @@ def _serves(mixer: object, x: Tensor) -> bool:
 class RecordedWalk(Walk):
     """A walk in tables. Where any layer attends, these also say where in a grid tokens lie."""
 
+    _rooms: Rooms
+    _layout: Layout
+    _has_looked: bool
+
     def __init__(
         self, recorded: RecordedStack, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index
     ) -> None:
@@ -175,6 +192,21 @@ class RecordedWalk(Walk):
         send_into(layout.readers[layer:last, : max(sizes)], listed)
         if layout.reader_slots is not None:
             send_into(layout.reader_slots[layer:last, : max(sizes)], slots)
+        if any(self._folds(number, size) for number, size in enumerate(sizes, layer)):
+            self._look_around()
+
+    def _folds(self, layer: int, num_readers: int) -> bool:
+        mixer = self.stack.block(layer).mixer
+        if not isinstance(mixer, ProjectedConv) or num_readers == 0:
+            return False
+        return mixer.folds(self._layout.states, num_readers, is_recorded=True)
+
+    def _look_around(self) -> None:
+        """Windows of all tokens, once for all blocks that fold."""
+        around, segments = self._layout.around, self._layout.segments
+        if around is not None and not self._has_looked:
+            self._recorded.recorder(("windows", self._rooms), lambda: around.look(segments))
+            self._has_looked = True
 
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:
         """What is recorded is worked out when it is, and not looked at again."""
@@ -209,6 +241,7 @@ class RecordedWalk(Walk):
         sequences, x, count = self.sequences, self.x, len(self.rows)
         self._told_sizes: dict[int, int | None] = {}
         self._most: dict[int, int] = {}
+        self._has_looked = False
         if count == 0:
             return
         self._rooms = rooms = Rooms.of(sequences, has_grid=self._has_grid)

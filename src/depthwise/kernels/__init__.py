@@ -2,7 +2,7 @@
 
 from depthwise.kernels.attention import attend
 from depthwise.kernels.average import running_mean
-from depthwise.kernels.backend import BACKENDS, pick, use_backend
+from depthwise.kernels.backend import BACKENDS, is_forced, pick, use_backend
 from depthwise.kernels.cross_entropy import smoothed_cross_entropy
 from depthwise.kernels.dynamic_conv import dynamic_conv
 from depthwise.kernels.full_conv import full_conv
@@ -17,6 +17,7 @@ __all__ = [
     "dynamic_conv",
     "full_conv",
     "is_convolved_as_it_lies",
+    "is_forced",
     "light_conv",
     "normalize",
     "pick",

@@ -57,6 +57,11 @@ def use_backend(name: str) -> Iterator[None]:
         _of_process = before
 
 
+def is_forced(name: str) -> bool:
+    """Whether calls that leave the choice open have none, because the process asks for this back end."""
+    return _of_process == name
+
+
 def pick(
     requested: str, x: Tensor | None = None, kernel: Tensor | None = None, *, fused_renormalization: bool = True
 ) -> str:
@@ -99,12 +104,12 @@ def pick_for_reading(requested: str, x: Tensor, *others: Tensor, widest: int | N
 def _decided(requested: str, x: Tensor | None, obstacle_of_call: Callable[[], str | None]) -> str:
     if requested == "auto":
         requested = _of_process
-    if _known(requested) == "reference":
+    is_auto = requested == "auto"
+    if _known(requested) == "reference" or (is_auto and x is not None and x.device.type != "cuda"):
         return "reference"
     problem = obstacle_of_call()
-    if requested == "auto":
-        on_gpu = x is None or x.device.type == "cuda"
-        return "triton" if on_gpu and problem is None else "reference"
+    if is_auto:
+        return "triton" if problem is None else "reference"
     if problem is not None:
         raise BackendUnavailable(f'the kernel back end "triton" cannot serve this: {problem}, or take "auto"')
     return "triton"

@@ -27,6 +27,28 @@ WORTH_NARROWING = 0.9
 
 
 @dataclass(frozen=True, eq=False)
+class Around:
+    """Windows of all tokens, in tables on the device: ``left`` tokens before each, itself and those after it."""
+
+    seen: Int[Tensor, "N W"]
+    is_there: Bool[Tensor, "N W"]
+    left: int
+
+    def look(self, segments: Int[Tensor, "1 N"]) -> None:
+        """Fill the tables, for sequences with these numbers."""
+        (count, width), rows = self.seen.shape, segments[0]
+        tokens = torch.arange(count, device=rows.device).unsqueeze(1)
+        wanted = tokens + torch.arange(-self.left, width - self.left, device=rows.device)
+        self.seen.copy_(wanted.clamp(0, count - 1))
+        self.is_there.copy_((rows[self.seen] == rows.unsqueeze(1)) & (self.seen == wanted))
+
+    def of(self, readers: Int[Tensor, "A"], left: int, right: int) -> tuple[Int[Tensor, "A K"], Bool[Tensor, "A K"]]:
+        """The narrower windows of some, as by ``Places.windows``."""
+        columns = slice(self.left - left, self.left + right + 1)
+        return self.seen[:, columns].index_select(0, readers), self.is_there[:, columns].index_select(0, readers)
+
+
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """Where N tokens stand: ``rows`` numbers their sequences from 0 without a gap, and tokens of the same one lie side
     by side in their order. Worth keeping from block to block, as long as the tokens are the same.
@@ -50,13 +72,14 @@ class Sequences:
         grid: tuple[int, int] | None = None,
         slots: Int[Tensor, "N"] | None = None,
         valid: Bool[Tensor, "R T"] | None = None,
+        around: Around | None = None,
     ) -> "Sequences":
         """Sequences whose numbers stand on the device alone, in tables that others fill: what is computed with them is
         the same whatever those hold. Without a grid (rows and steps), there are only segments; tokens that lie as in
         the grid, every place taken, have neither slots nor a mask.
         """
         made = cls(np.empty(segments.shape[1], dtype=np.int64), segments.device, are_tabled=True)
-        vars(made)["segments"] = segments
+        vars(made).update(segments=segments, around=around)
         if grid is not None:
             num_rows, longest = grid
             known = {"lengths": np.empty(num_rows, dtype=np.int64), "longest": longest, "slots": slots, "valid": valid}
@@ -101,6 +124,11 @@ class Sequences:
         """The number of every token's sequence, as kernels take it."""
         return self.sent(self.rows.astype(np.int32)).unsqueeze(0)
 
+    @cached_property
+    def around(self) -> Around | None:
+        """Windows that stand in tables."""
+        return None
+
     def taken(self, width: int) -> Bool[Tensor, "R W"]:
         """The same of a grid with so many places in every row."""
         return self.sent(np.arange(width) < self.lengths[:, None])
@@ -137,6 +165,8 @@ class Places:
     def several(cls, sequences: Sequences, readers: Sequence[Index], *, in_grid: bool) -> list["Places"]:
         """Several of them, of which a device hears at once: who reads and, ``in_grid``, where in a ``reader_grid``."""
         made = [cls(sequences, each) for each in readers]
+        for number, each in enumerate(made, 1):
+            vars(each)["_later"] = made[number:]
         slots = [each._reader_slots for each in made] if in_grid else []
         there = iter(sent_together([*readers, *slots], sequences.device))
         for name in ("readers_there", "_reader_slots_there")[: 1 + in_grid]:
@@ -203,12 +233,35 @@ class Places:
 
     def windows(self, left: int, right: int) -> tuple[Int[Tensor, "A K"], Bool[Tensor, "A K"]]:
         """The tokens from so many before each reader to so many after it, and which of them there are: beyond the ends
-        of a sequence its first or last token stands for what is not there."""
-        starts, lengths = self.sequences.starts[self._reader_rows], self.sequences.lengths[self._reader_rows]
-        readers = np.arange(len(self.sequences)) if self.readers is None else self.readers
+        of a sequence another token stands for what is not there."""
+        if self.sequences.around is not None and self.readers_there is not None:
+            return self.sequences.around.of(self.readers_there, left, right)
+        if (left, right) not in self._windows:
+            self._look_around(left, right)
+        return self._windows[left, right]
+
+    @cached_property
+    def _windows(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+        return {}
+
+    @cached_property
+    def _later(self) -> list["Places"]:
+        """Those made together with it that come after it."""
+        return []
+
+    def _look_around(self, left: int, right: int) -> None:
+        """Windows for these readers and, since a call takes longer than numbers do, for later ones."""
+        sequences, together = self.sequences, [self, *self._later]
+        everyone = np.arange(len(sequences))
+        readers = np.concatenate([everyone if each.readers is None else each.readers for each in together])
+        rows = sequences.rows[readers]
+        first, last = sequences.starts[rows], (sequences.starts + sequences.lengths - 1)[rows]
         wanted = readers[:, None] + np.arange(-left, right + 1)
-        seen = np.clip(wanted, starts[:, None], (starts + lengths - 1)[:, None])
-        return self.sequences.sent(seen), self.sequences.sent(seen == wanted)
+        seen = np.minimum(np.maximum(wanted, first[:, None]), last[:, None])
+        sizes = [each.num_readers for each in together]
+        found = zip(sequences.sent(seen).split(sizes), sequences.sent(seen == wanted).split(sizes), strict=True)
+        for each, windows in zip(together, found, strict=True):
+            each._windows[left, right] = windows
 
     # One row for each sequence, padded at the end: what attention and averages need
 

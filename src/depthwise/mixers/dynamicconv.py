@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from depthwise.kernels import dynamic_conv, normalize
-from depthwise.memory import InputMemory
+from depthwise.memory import InputMemory, Places
 from depthwise.mixers.linear import made_from, weights_of
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 from depthwise.shapes import Float, Int, Tensor
@@ -30,16 +30,18 @@ class DynamicConv(ProjectedConv):
 
     def prepare(self) -> None:
         """Predict kernels of few readers from their states at once: W^Q (W_I x + b_I) = (W^Q W_I) x + W^Q b_I."""
+        super().prepare()
         weights, predictor = weights_of(self.in_projection), made_from(self.kernel)
         if weights is None or self.options.glu or self.from_layer_input or not isinstance(predictor, nn.Linear):
             return
         self._from_states = predictor.weight @ weights[0], predictor.weight @ weights[1]
 
-    def kernels_of(self, x: Float[Tensor, "A D"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "A H K"]:
+    def kernels_of(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "A H K"]:
+        states = places.taken(x)[0]
         if self._from_states is not None:
-            raw = F.linear(x, *self._from_states)
+            raw = F.linear(states, *self._from_states)
         else:
-            raw = self.kernel(x if self.from_layer_input else F.linear(x, *weights))
+            raw = self.kernel(states if self.from_layer_input else self.in_projection(states))
         return normalize(raw.unflatten(-1, (self.options.num_heads, -1)), self.options.normalization)
 
     def convolve(
@@ -52,10 +54,11 @@ class DynamicConv(ProjectedConv):
         return self._convolved(memory, self._kernels(x, memory, positions), positions, segments)
 
     def convolve_everywhere(
-        self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
+        self, x: Float[Tensor, "1 N D"], places: Places, memory: InputMemory, positions: Int[Tensor, "1 A"]
     ) -> Float[Tensor, "1 L C"]:
         """Kernels are predicted where somebody reads; they are 0 elsewhere."""
-        kernels = self._kernels(x, memory, positions)
+        seen = places.taken(x) if self.from_layer_input else _inputs_at(memory, positions, places.num_readers)
+        kernels = self.kernel(seen)
         spread = kernels.new_zeros(1, memory.length, kernels.shape[-1]).index_copy_(1, positions[0], kernels)
         return self._convolved(memory, spread, None)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from depthwise.kernels import light_conv, normalize
-from depthwise.memory import InputMemory
+from depthwise.memory import InputMemory, Places
 from depthwise.mixers.projected import ConvOptions, ProjectedConv
 from depthwise.shapes import Float, Int, Tensor
 
@@ -20,6 +20,7 @@ class LightConv(ProjectedConv):
     def __init__(self, options: ConvOptions) -> None:
         super().__init__(options)
         self.weight = nn.Parameter(torch.empty(options.num_heads, options.kernel_size))
+        self._normalized: Tensor | None = None
 
     @property
     def weight_bound(self) -> float:
@@ -27,8 +28,13 @@ class LightConv(ProjectedConv):
         heads, taps = self.weight.shape
         return math.sqrt(6 / (taps + heads * taps))
 
-    def kernels_of(self, x: Float[Tensor, "A D"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "A H K"]:
-        return normalize(self.weight, self.options.normalization).expand(len(x), -1, -1)
+    def prepare(self) -> None:
+        super().prepare()
+        self._normalized = normalize(self.weight, self.options.normalization)
+
+    def kernels_of(self, x: Float[Tensor, "1 N D"], places: Places) -> Float[Tensor, "H K"]:
+        known = self._normalized
+        return normalize(self.weight, self.options.normalization) if known is None else known
 
     def convolve(
         self,
@@ -40,7 +46,7 @@ class LightConv(ProjectedConv):
         return self._convolved(memory, positions, x.shape[1], segments)
 
     def convolve_everywhere(
-        self, x: Float[Tensor, "1 P D"], memory: InputMemory, positions: Int[Tensor, "1 P"]
+        self, x: Float[Tensor, "1 N D"], places: Places, memory: InputMemory, positions: Int[Tensor, "1 A"]
     ) -> Float[Tensor, "1 L C"]:
         return self._convolved(memory, None, memory.length)
 
