@@ -70,7 +70,7 @@ def test_exits_of_another_run_are_not_known_yet() -> None:
         ({"layer_dropout_chance": 0.1}, "layer_dropout_chance", "has no effect without layer_dropout"),
         ({"layer_dropout": "layerdrop", "layer_dropout_chance": 1}, "layer_dropout_chance", "is not a probability"),
         ({"layer_dropout": "layerdrop", "layer_dropout_grows": True}, "layer_dropout_grows", "with layer_dropout"),
-        ({"weight": 1}, "weight", "did you mean training.exits.weights?"),
+        ({"weight": 1}, "weight", "did you mean training.exits.weights or training.teacher.weight?"),
     ],
 )
 def test_what_is_wrong_by_itself(options: dict[str, Any], option: str, message: str) -> None:

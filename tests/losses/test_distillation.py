@@ -1,11 +1,18 @@
-"""Divergence of a student from its teacher."""
+"""Divergence of a student from its teacher, and what is learned from both labels and a teacher."""
 
 import math
 
 import pytest
 import torch
 
-from depthwise.losses import student_divergence, teacher_divergence
+from depthwise.losses import (
+    IGNORED,
+    TeacherScores,
+    softened_divergence,
+    student_divergence,
+    teacher_divergence,
+    token_cross_entropy,
+)
 
 
 def logs(*rows: list[float]) -> torch.Tensor:
@@ -78,3 +85,59 @@ def test_the_other_direction_weighs_by_the_teacher() -> None:
     torch.testing.assert_close(gradient, torch.zeros_like(scores))
     assert teacher_divergence(logs([0.5, 0.5]), logs([1.0, 0.0])).tolist() == [math.log(2)]
     assert teacher_divergence(logs([1.0, 0.0]), logs([0.5, 0.5])).tolist() == [math.inf]
+
+
+def mixed_by_hand(
+    student: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, weight: float, temperature: float
+) -> torch.Tensor:
+    """The equation as it is written, in float64, row by row."""
+    total = torch.zeros((), dtype=torch.float64)
+    for ours, theirs, label in zip(student.double(), teacher.double(), labels.tolist(), strict=True):
+        if label == IGNORED:
+            continue
+        p, q = ((scores / temperature).softmax(-1) for scores in (theirs, ours))
+        divergence = sum((p[v] * (p[v] / q[v]).log() for v in range(len(p))), torch.zeros((), dtype=torch.float64))
+        total = total + (1 - weight) * -ours.softmax(-1)[label].log() + weight * temperature**2 * divergence
+    return total / int((labels != IGNORED).sum())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 7.0])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_labels_mixed_with_a_teacher(weight: float, temperature: float, dtype: torch.dtype) -> None:
+    """Values and gradients; the loss is computed in float32 whatever the scores are in."""
+    student, teacher = torch.randn(6, 5).to(dtype).requires_grad_(), (3 * torch.randn(6, 5)).to(dtype)
+    labels = torch.tensor([0, 4, IGNORED, 2, 2, 1])
+    scores = TeacherScores(teacher, weight, temperature)
+    found = scores.mixed(token_cross_entropy(student, labels), student, labels != IGNORED, None)
+    expected = mixed_by_hand(student, teacher, labels, weight, temperature)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    ours, theirs = (torch.autograd.grad(loss, student)[0] for loss in (found, expected))
+    near = {"rtol": 1e-2, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(ours, theirs, **near)
+    assert not ours[2].any()
+
+
+def test_a_teacher_counts_by_the_items_of_the_whole_update() -> None:
+    student, teacher, labels = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    scores = TeacherScores(teacher, 0.4, 2.0)
+    whole, part = (scores.mixed(token_cross_entropy(student, labels, n), student, labels >= 0, n) for n in (4, 8))
+    torch.testing.assert_close(whole, 2 * part)
+
+
+def test_no_weight_is_no_teacher() -> None:
+    student, labels = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 0])
+    plain = token_cross_entropy(student, labels)
+    mixed = TeacherScores(torch.randn(4, 3), 0.0, 2.0).mixed(plain, student, labels >= 0, None)
+    assert torch.equal(mixed, plain)
+    one, other = (torch.autograd.grad(loss, student, retain_graph=True)[0] for loss in (plain, mixed))
+    assert torch.equal(one, other)
+
+
+def test_no_gradient_reaches_another_model() -> None:
+    student, teacher = (torch.randn(3, 5, requires_grad=True) for _ in range(2))
+    softened_divergence(student, teacher, 2.0).sum().backward()
+    assert student.grad is not None
+    assert student.grad.any()
+    assert teacher.grad is None

@@ -16,8 +16,10 @@ from depthwise.losses import (
     IGNORED,
     ExitLoss,
     ExitTargets,
+    TeacherScores,
     exit_cross_entropy,
     label_smoothed_cross_entropy,
+    number_exits,
     student_divergence,
     summed_over_items,
     teacher_divergence,
@@ -560,6 +562,14 @@ def test_labels_outside_the_vocabulary() -> None:
     labels[1, 2] = NUM_TYPES
     with pytest.raises(InputError, match=rf"^labels row 1 holds {NUM_TYPES}, "):
         exit_cross_entropy(some_states(), some_heads(tied=True), labels, [1.0] * 3, tokens_at_once=2)
+
+
+def test_nobody_else_teaches_a_vocabulary_or_numbers() -> None:
+    targets = ExitTargets(teacher=TeacherScores(torch.zeros(2, 1, 5), 0.5, 2.0))
+    with pytest.raises(InputError, match="exits with a vocabulary learn from no other model; leave the teacher out"):
+        exit_cross_entropy((torch.zeros(2, 1, 4),), [nn.Linear(4, 5)], torch.zeros(2, 1).long(), [1.0], targets=targets)
+    with pytest.raises(InputError, match="from another model by its classes, and numbers have none; leave it out"):
+        number_exits([torch.zeros(2, 1)], torch.zeros(2), "regression", [1.0], targets=targets)
 
 
 def test_bad_smoothing() -> None:

@@ -15,6 +15,7 @@ from depthwise.tasks import Losses, Task, open_task
 from depthwise.training.latent import LatentSteps
 from depthwise.training.stream import BatchStream, EpochRows
 from depthwise.training.structure import StructureSteps
+from depthwise.training.teacher import TeacherSteps, open_teacher
 from depthwise.training.trainer import DepthwiseTrainer
 
 META = torch.device("meta")
@@ -73,6 +74,7 @@ class Passes:
             task=self.task,
             latent=LatentSteps(self.task, self.model, folder),
             structure=StructureSteps(self.task, self.model),
+            teacher=TeacherSteps(open_teacher(self.task), META),
             args=SimpleNamespace(gradient_accumulation_steps=1, world_size=1),
         )
         self._update = 0

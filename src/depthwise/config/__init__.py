@@ -57,6 +57,7 @@ from depthwise.config.recipes import (
 )
 from depthwise.config.relative import RelativeConfig
 from depthwise.config.structure import StructureConfig
+from depthwise.config.teacher import TeacherConfig
 from depthwise.config.validation import check_model, parse_model
 from depthwise.config.word_depths import WordDepthsConfig
 
@@ -96,6 +97,7 @@ __all__ = [
     "StackConfig",
     "StructureConfig",
     "StructureExitConfig",
+    "TeacherConfig",
     "TokenExitConfig",
     "TokenizerConfig",
     "TrainingConfig",

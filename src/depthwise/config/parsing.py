@@ -28,10 +28,13 @@ _WORDS = {
 _PLURALS = {int: "whole numbers", float: "numbers", str: "texts", dict: "mappings"}
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like ``name``, whatever the case and the kind of dash; none if none is close."""
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
+    """The known name that looks most like ``name``, whatever the case and the kind of dash; none if none is close.
+
+    ``least`` is how close it has to be, from 0 to 1.
+    """
     spellings = {_spelling(candidate): candidate for candidate in known}
-    found = difflib.get_close_matches(_spelling(name), spellings, n=1)
+    found = difflib.get_close_matches(_spelling(name), spellings, n=1, cutoff=least)
     return spellings[found[0]] if found else None
 
 
@@ -98,11 +101,14 @@ def _build(
 
 
 def _unknown(name: str, path: str, findings: Findings, sections: dict[str, type[Any]]) -> Problem:
-    """Suggests the same name in another section, else the nearest name in this one, else lists them all."""
+    """Suggests the same name in another section, else the nearest name in this one, else lists them all.
+
+    A name in this section that is nearly the same, such as a plural, comes before those in others.
+    """
     known = get_type_hints(sections[path])
-    meant = [section + name for section, kind in sections.items() if name in get_type_hints(kind)]
-    if not meant and (close := nearest(name, known)):
-        meant = [path + close]
+    elsewhere = [section + name for section, kind in sections.items() if name in get_type_hints(kind)]
+    close = nearest(name, known, least=0.9) if elsewhere else nearest(name, known)
+    meant = [*([path + close] if close else []), *elsewhere]
     findings.meant.update(meant)
     remedy = f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(known)}"
     return Problem(path + name, f"unknown option; {remedy}")

@@ -10,6 +10,7 @@ from typing import Any
 from depthwise.config.exit_training import ExitTrainingConfig
 from depthwise.config.latent import LatentTrainingConfig
 from depthwise.config.masking import MaskingConfig
+from depthwise.config.teacher import TeacherConfig
 
 TASKS = (
     *("translation", "multilingual_translation", "summarization"),
@@ -144,6 +145,8 @@ class TrainingConfig:
     """How exits are trained, where the model has any; none means by the defaults of these options."""
     latent: LatentTrainingConfig | None = None
     """How gates of layers are trained, where the model has any; none means by the defaults of these options."""
+    teacher: TeacherConfig | None = None
+    """Another run whose scores of the same batches are learned beside labels; none means from labels alone."""
     depth_cost: float = 0.0
     """Price of a layer that an input is expected to need, beside the loss of a token or label; for models with
     ``structure``, which else use as many as help."""

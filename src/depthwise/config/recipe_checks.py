@@ -32,6 +32,7 @@ ONLY_FOR = {
         ("question_answering",),
     ),
     **dict.fromkeys(("data.labels", "data.num_texts"), ("text_classification",)),
+    "training.teacher": ("text_classification", "tagging"),
     "tokenizer.first_token": (
         *("text_classification", "tagging", "question_answering"),
         "masked_language_modeling",

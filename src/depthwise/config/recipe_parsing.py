@@ -54,6 +54,8 @@ from depthwise.config.recipe_checks import (
     sides_of,
     without_effect,
 )
+from depthwise.config.teacher import RULES as TEACHER_RULES
+from depthwise.config.teacher import TeacherConfig, teacher_problems
 from depthwise.config.validation import parse_model
 from depthwise.errors import ConfigError, Problem
 
@@ -135,6 +137,9 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
                 yield Problem(f"training.{name}", f"has no kind; write {name}: {{kind: ..., ...}}")
     if isinstance(data, DataConfig):
         yield from rounds_problems(data)
+        teacher = training.teacher if isinstance(training, TrainingConfig) else None
+        if isinstance(teacher, TeacherConfig) and "training.teacher.temperature" not in broken:
+            yield from teacher_problems(teacher, data.labels)
     if isinstance(data, DataConfig) and recipe.task not in OF_MANY_FILES:
         for split in ("train", "valid", "test"):
             if f"data.{split}" not in broken and len(files := getattr(data, split) or ()) > 2:
@@ -262,6 +267,7 @@ RULES: Rules = {
     **MASKING_RULES,
     **EXIT_RULES,
     **LATENT_RULES,
+    **TEACHER_RULES,
     "gates": partial(choice, GATE_MODES),
     "on_bad_line": partial(choice, ("fail", "skip")),
     "too_long": partial(choice, ("skip", "cut", "split")),

@@ -8,7 +8,7 @@ from depthwise.losses.cross_entropy import (
     summed_over_items,
     token_cross_entropy,
 )
-from depthwise.losses.distillation import student_divergence, teacher_divergence
+from depthwise.losses.distillation import TeacherScores, softened_divergence, student_divergence, teacher_divergence
 from depthwise.losses.exits import ExitLoss, ExitStatistics, ExitTargets, exit_cross_entropy
 from depthwise.losses.label_smoothing import SmoothedLoss, label_smoothed_cross_entropy
 
@@ -18,12 +18,14 @@ __all__ = [
     "ExitStatistics",
     "ExitTargets",
     "SmoothedLoss",
+    "TeacherScores",
     "check_labels",
     "class_exits",
     "classification_loss",
     "exit_cross_entropy",
     "label_smoothed_cross_entropy",
     "number_exits",
+    "softened_divergence",
     "student_divergence",
     "summed_over_items",
     "teacher_divergence",

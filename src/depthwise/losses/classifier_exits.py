@@ -48,6 +48,8 @@ def class_exits(
                 of_exit, own, targets.smoothing, one, over_others=targets.over_others
             ).loss
             learned = learned + (1 - share) * labelled
+        if targets.teacher is not None:
+            learned = targets.teacher.mixed(learned, of_exit, here[index], labels.new_ones(()))
         total = total + shares[index] * learned
         flat = F.nll_loss(log_probs.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
         nlls.append(flat.view(labels.shape))
@@ -72,6 +74,8 @@ def number_exits(
     """
     if targets.from_last:
         raise InputError("exits learn from the last one by its classes, and numbers have none; set distill to 0")
+    if targets.teacher is not None:
+        raise InputError("exits learn from another model by its classes, and numbers have none; leave it out")
     if labels.numel() != scores[0].numel():
         raise InputError(
             f"labels have shape {tuple(labels.shape)} but predictions have shape {tuple(scores[0].shape)}; "

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from depthwise.errors import InputError
 from depthwise.kernels.weights import at_least_float32
 from depthwise.losses.cross_entropy import IGNORED, check_labels, summed_over_items
-from depthwise.losses.distillation import DIVERGENCES
+from depthwise.losses.distillation import DIVERGENCES, TeacherScores
 from depthwise.losses.early_gradients import EarlyGradients
 from depthwise.losses.label_smoothing import label_smoothed_cross_entropy
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -40,6 +40,8 @@ class ExitTargets:
     from labels (1 is FastBERT's self-distillation). The last one learns from labels, if it has any weight. Labels
     still say which tokens count."""
     divergence: str = "student"
+    teacher: TeacherScores | None = None
+    """What another model says of the same items: all exits learn from it, with its own weight beside all the rest."""
 
 
 LABELS = ExitTargets()
@@ -91,6 +93,8 @@ def exit_cross_entropy(
     that their ``nll`` is cheaper than all scores (adaptive softmax); unlike the rest it waits for the device.
     """
     assert len(states) == len(heads) > 0
+    if targets.teacher is not None:
+        raise InputError("exits with a vocabulary learn from no other model; leave the teacher out")
     if (weights is None) == (chosen is None):
         raise InputError("exits count by weights or by what tokens chose; give one of weights and chosen")
     flat = labels.to(states[0].device).flatten()

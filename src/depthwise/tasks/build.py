@@ -65,6 +65,8 @@ def open_task(recipe: Recipe, folder: Path) -> Task:
     """
     if (folder / RECIPE).is_file():
         return with_table_of(TASKS[recipe.task](recipe, load_tokenizers(folder)), folder)
+    if recipe.training.teacher is not None:
+        run_config(Path(recipe.training.teacher.run))  # says now, not when all data is read, that there is none
     corpus = _training_corpus(recipe)
     recipe = sized(_with_pretrained(recipe), _facts(corpus, recipe))
     return with_table_of(TASKS[recipe.task](recipe, _new_tokenizers(corpus, recipe)), None)

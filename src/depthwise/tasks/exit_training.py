@@ -1,6 +1,7 @@
 """How the exits of a task's model learn: the objective of every pass, which may change as training goes on."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from depthwise.models.objective import ExitObjective
 from depthwise.models.outputs import DepthwiseOutput
 from depthwise.models.scaled_gradients import own_factors
 from depthwise.shapes import Tensor
+from depthwise.tasks.teaching import TEACHER, teacher_in
 from depthwise.tasks.values import Losses
 
 NLL = "nll_at_"
@@ -32,7 +34,7 @@ class ExitTraining:
     """
 
     def __init__(self, training: TrainingConfig, model: ModelConfig) -> None:
-        self.options = training.exits or ExitTrainingConfig()
+        self._training, self.options = training, training.exits or ExitTrainingConfig()
         self.depths, self._is_recorded = model.exit_depths, training.graphs
         given = self.options.weights
         named = given if isinstance(given, str) else [float(weight) for weight in given]
@@ -111,7 +113,13 @@ class ExitTraining:
         items that came there, and how deep tokens ran. Where only some came to the last exit, they stand for all.
         """
         objective = self.objective(is_training=model.training)
-        output: DepthwiseOutput = model(**inputs, num_items_in_batch=num_items, objective=objective)
+        if (teacher := teacher_in(inputs, self._training)) is not None:
+            of_copies = objective.repeated(teacher.logits)
+            assert of_copies is not None
+            targets = replace(objective.targets, teacher=teacher._replace(logits=of_copies))
+            objective = replace(objective, targets=targets)
+        own = {name: value for name, value in inputs.items() if name != TEACHER}
+        output: DepthwiseOutput = model(**own, num_items_in_batch=num_items, objective=objective)
         assert output.loss is not None
         assert output.exit_nll is not None
         assert output.exit_items is not None

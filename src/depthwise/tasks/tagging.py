@@ -40,6 +40,7 @@ from depthwise.models.token_classification import DepthwiseForTokenClassificatio
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import inputs_in, least, padded_sizes, placed, portions
 from depthwise.tasks.sources import tagged
+from depthwise.tasks.teaching import lesson_in, with_teacher
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import Document, WordDepthTask
 
@@ -157,14 +158,15 @@ class Tagging(WordDepthTask):
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         labels, training = batch["labels"], self.recipe.training
-        if (taught := self.taught(model, {**inputs_in(batch), "labels": labels}, num_items)) is not None:
+        if (taught := self.taught(model, lesson_in(batch), num_items)) is not None:
             return taught
         logits = model(**inputs_in(batch)).logits
         smoothed = label_smoothed_cross_entropy(
             logits, labels, training.label_smoothing, num_items, over_others=training.smoothing_over_others
         )
+        loss = with_teacher(smoothed.loss, logits, batch, training, num_items)
         correct = (logits.detach().argmax(-1) == labels).sum().float()
-        return Losses(smoothed.loss, {"nll": smoothed.nll_sum, "correct": correct})
+        return Losses(loss, {"nll": smoothed.nll_sum, "correct": correct})
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         return {

@@ -39,6 +39,7 @@ from depthwise.models.sequence_classification import DepthwiseForSequenceClassif
 from depthwise.shapes import Tensor
 from depthwise.tasks.encoding import encoded, inputs_in, marked_ids, placed
 from depthwise.tasks.sources import labelled, num_texts
+from depthwise.tasks.teaching import lesson_in, with_teacher
 from depthwise.tasks.values import Losses, Prediction
 from depthwise.tasks.word_depths import WordDepthTask
 
@@ -163,7 +164,7 @@ class TextClassification(WordDepthTask):
 
     def losses(self, model: PreTrainedModel, batch: Mapping[str, Tensor], num_items: Tensor | int | None) -> Losses:
         labels = batch["labels"]
-        if (taught := self.taught(model, {**inputs_in(batch), "labels": labels}, num_items)) is not None:
+        if (taught := self.taught(model, lesson_in(batch), num_items)) is not None:
             return taught
         logits = model(**inputs_in(batch)).logits
         if self.is_regression:
@@ -172,8 +173,9 @@ class TextClassification(WordDepthTask):
         smoothed = label_smoothed_cross_entropy(
             logits, labels, training.label_smoothing, num_items, over_others=training.smoothing_over_others
         )
+        loss = with_teacher(smoothed.loss, logits, batch, training, num_items)
         correct = (logits.detach().argmax(-1) == labels).sum().float()
-        return Losses(smoothed.loss, {"nll": smoothed.nll_sum, "correct": correct})
+        return Losses(loss, {"nll": smoothed.nll_sum, "correct": correct})
 
     def validation_metrics(self, totals: Mapping[str, float], num_items: float) -> dict[str, float]:
         found = {"loss": totals["loss"] / num_items}

@@ -12,13 +12,23 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from transformers import TrainingArguments
 
+from depthwise.config import TrainingConfig
 from depthwise.depth import LatentLayers
 from depthwise.mixers.attention import Projections
 from depthwise.mixers.joint import Joint
 from depthwise.shapes import Tensor
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def half_precision(training: TrainingConfig, arguments: TrainingArguments) -> torch.dtype | None:
+    """That of passes in half precision throughout, where these are asked for and this device records them."""
+    assert arguments.device is not None
+    if not (training.half_states and training.graphs and arguments.device.type == "cuda"):
+        return None
+    return torch.float16 if arguments.fp16 else torch.bfloat16
 
 
 class HalfStates:

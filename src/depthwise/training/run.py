@@ -35,6 +35,7 @@ from depthwise.training.interrupts import heeded
 from depthwise.training.pace import Pace
 from depthwise.training.processes import Team, team
 from depthwise.training.stream import BatchStream
+from depthwise.training.teacher import open_teacher
 from depthwise.training.trainer import DepthwiseTrainer, Progress, chosen_updates
 
 FULLY_SHARDED: dict[str, Any] = {
@@ -107,6 +108,7 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
     is_over = done >= max_updates or _lost_patience(task.recipe, progress)
     if is_over and (earlier := finished(folder, done, chosen_updates(task, progress.history))) is not None:
         return earlier
+    teacher = None if is_over else open_teacher(task)
     set_seed(task.recipe.seed)
     model = task.new_model() if checkpoint is None else task.model_class(task.model_config())
     freeze(model, task.recipe)
@@ -119,6 +121,7 @@ def _train(task: Task, folder: Path, us: Team) -> Trained:
         valid=valid,
         progress=progress,
         team=us,
+        teacher=teacher,
     )
     display = Display(lambda: trainer.num_items_done, task.item)
     pace = Pace()

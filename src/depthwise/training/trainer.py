@@ -21,13 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
 from depthwise.errors import CheckpointError, TrainingError
 from depthwise.evaluation.results import replace_file
@@ -38,7 +32,7 @@ from depthwise.training.beginning import SUMMARY
 from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinished, written
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.graphs import RecordedPasses
-from depthwise.training.half_states import HalfStates
+from depthwise.training.half_states import HalfStates, half_precision
 from depthwise.training.interrupts import STOPS, Interrupt
 from depthwise.training.latent import LatentSteps
 from depthwise.training.meters import Meter
@@ -49,6 +43,7 @@ from depthwise.training.schedules import build_schedule, schedule_options, set_r
 from depthwise.training.steering import Steering
 from depthwise.training.stream import BatchStream, EpochRows
 from depthwise.training.structure import StructureSteps, expected_depths
+from depthwise.training.teacher import TeacherSteps
 
 
 @dataclass
@@ -78,6 +73,7 @@ class DepthwiseTrainer(Trainer):
         valid: Examples | None,
         progress: Progress,
         team: Team,
+        teacher: PreTrainedModel | None = None,
     ) -> None:
         self.task, self.stream = task, stream
         self.train_store, self.valid_store = train, valid
@@ -90,6 +86,8 @@ class DepthwiseTrainer(Trainer):
         for usual in (PrinterCallback, ProgressCallback):
             self.remove_callback(usual)
         self.latent, self.structure = LatentSteps(task, model, self.run), StructureSteps(task, model)
+        self._half = half_precision(task.recipe.training, arguments)
+        self.teacher = TeacherSteps(teacher, arguments.device, self.accelerator.autocast, self._half)
         self.meter = Meter(arguments.device)
         if team.leads:  # which has the sums of all
             self.meter.load_state_dict(progress.meter)
@@ -156,7 +154,7 @@ class DepthwiseTrainer(Trainer):
         return losses.loss * self.args.world_size
 
     def _losses(self, model: nn.Module, batch: dict[str, Any], num_items: Tensor | int) -> Losses:
-        losses = self.task.losses(model, batch, num_items)  # type: ignore[arg-type]
+        losses = self.task.losses(model, self.teacher.beside(batch), num_items)  # type: ignore[arg-type]
         num_passes = self.args.gradient_accumulation_steps * self.args.world_size
         return self.structure.added(self.latent.added(losses, batch, num_passes), num_passes)
 
@@ -175,9 +173,7 @@ class DepthwiseTrainer(Trainer):
             return loss
         assert isinstance(num_items_in_batch, Tensor)
         if self._passes is None:
-            half = None
-            if self.task.recipe.training.half_states:
-                half = HalfStates(model, torch.float16 if self.args.fp16 else torch.bfloat16)
+            half = None if self._half is None else HalfStates(model, self._half)
             self._passes = RecordedPasses(lambda *batch: self._pass(model, *batch), list(model.parameters()), half)
         if not model.training:
             model.train()
