@@ -3,6 +3,7 @@
     python benchmarks/faster.py plan --sets trec,mr --methods full,mi,random --seeds 1,2,3
     python benchmarks/faster.py run --sets trec,mr --methods full,mi,random --seeds 1,2,3 --runs runs
     python benchmarks/faster.py plan --sweep penalty --sets imdb
+    python benchmarks/faster.py plan --sweep weights --sets trec
     python benchmarks/faster.py deepen runs/minilm 12 --into runs/minilm-12
     python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/minilm-12
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
@@ -16,12 +17,13 @@
 ``plan`` prints the commands, ``run`` runs those whose run is not finished, and collects what comes of them in
 docs/results/faster.json; ``tables`` prints the tables of ``tables.yaml`` that begin with faster. A fold of
 cross-validation counts as a seed. Warm methods begin with a model that has guessed masked words of the same texts after
-every block. ``deepen`` writes a model with more blocks than a pretrained one has. ``speed`` times finished runs on
-their test data by both executors: *masked* runs all tokens of a batch to the depth of its deepest one (n_max),
-*compact* each token as deep as its word says. ``depths`` says how deep words of test data run by tables, before
-anything is trained, and ``compare`` sets the depths that two runs give the same words beside each other. ``amortised``
-does so for depths by reconstruction and what stands in for them, a table of words and a distilled predictor: how often
-and how far they are off, how long finding them takes, and what the classifier that learned with them scores.
+every block; taught ones with the model of all blocks of the same data and seed, and learn from its scores too.
+``deepen`` writes a model with more blocks than a pretrained one has. ``speed`` times finished runs on their test data
+by both executors: *masked* runs all tokens of a batch to the depth of its deepest one (n_max), *compact* each
+token as deep as its word says. ``depths`` says how deep words of test data run by tables, before anything is trained,
+and ``compare`` sets the depths that two runs give the same words beside each other. ``amortised`` does so for depths by
+reconstruction and what stands in for them, a table of words and a distilled predictor: how often and how far they are
+off, how long finding them takes, and what the classifier that learned with them scores.
 """
 
 import argparse
@@ -48,9 +50,14 @@ LONG = ("imdb", "agnews", "amazon16", "dbpedia", "yelp_p", "yelp_f")
 COPIES = 8
 MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imdb": 3, "amazon16": 3}
 """For masked language models, 1 elsewhere."""
-RUNS, MASKED_RUN, BEGIN = "runs", "model.word_depths.run", "model.from"
-"""Where runs are unless told otherwise, and what says where a masked language model is, and where a model begins."""
+RUNS, MASKED_RUN, BEGIN, TEACHER = "runs", "model.word_depths.run", "model.from", "training.teacher"
+"""Where runs are unless told otherwise; what says where a masked language model is, where a model begins, and whom it
+learns from."""
+FULL = "full"
+"""The method that teaches others."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
+WEIGHTS = {"decaying": "training.exits.weights=[6,5,4,3,2,1]", "drawn": "training.exits.objective=mixed"}
+"""How much the losses after the blocks of a masked language model count, where not all the same."""
 BLOCKS, DEEPER_BLOCKS = 6, 12
 """Up to which numbers of them are swept over, from the pretrained model and from one that ``deepen`` began."""
 TABLES = "faster"
@@ -71,6 +78,8 @@ class Method:
     """Whether its depths come from a masked language model of the same texts."""
     warm: bool = False
     """Whether it begins with that model, in the place of the pretrained one."""
+    taught: bool = False
+    """Whether it begins with the model of all blocks of the same seed, and learns from it."""
 
 
 def _estimator(name: str, *more: str) -> tuple[str, ...]:
@@ -79,9 +88,15 @@ def _estimator(name: str, *more: str) -> tuple[str, ...]:
 
 COMMON = ("model.word_depths.bins=quantile", "model.word_depths.min_documents=3")
 """Depths of words that several documents have, as many words of each depth."""
-HALF = ("model.word_depths.bins=tokens", "model.word_depths.mean_depth=2.75", "model.word_depths.min_documents=3")
-"""Depths by which tokens run about half of six blocks in the mean, those around a text included, which run deeper."""
+BUDGET = "model.word_depths.mean_depth"
+HALF = ("model.word_depths.bins=tokens", BUDGET, "model.word_depths.min_documents=3")
+"""Depths by which tokens run no more than half of six blocks in the mean."""
+BUDGETS = {"trec": 1.6, "mr": 2.55, "sst2": 2.6, "agnews": 2.5}
+"""The mean depths of words for that, 2.75 elsewhere: words never seen and tokens around a text run deeper, and the
+shorter texts are, the more these count."""
 INFORMATIVE = "model.word_depths.deep=informative"
+THREE = _estimator("fixed", "model.word_depths.depth=3")
+TAUGHT = (f"{TEACHER}.weight=0.7", f"{TEACHER}.temperature=2")
 HALTING = (
     "model.word_depths=null",
     "model.exits.heads=tied",
@@ -94,7 +109,7 @@ POLICY = (
     Evaluation("valid-policy", ("--split", "valid", "--depth", "policy")),
 )
 METHODS = {
-    "full": Method(("model.word_depths=null",)),
+    FULL: Method(("model.word_depths=null",)),
     "mi": Method(),
     "mi-common": Method(COMMON),
     "reconstruction": Method(_estimator("reconstruction"), masks=True),
@@ -106,11 +121,15 @@ METHODS = {
     "informative-half": Method((*HALF, INFORMATIVE)),
     "frequency-half": Method(_estimator("frequency", *HALF)),
     "random-half": Method(_estimator("random", *HALF)),
+    "mi-half-taught": Method(HALF, taught=True),
+    "informative-half-taught": Method((*HALF, INFORMATIVE), taught=True),
+    "random-half-taught": Method(_estimator("random", *HALF), taught=True),
+    "fixed-3-taught": Method(THREE, taught=True),
     "full-warm": Method(("model.word_depths=null",), warm=True),
     "mi-warm": Method(COMMON, warm=True),
     "random-warm": Method(_estimator("random", *COMMON), warm=True),
     "frequency": Method(_estimator("frequency")),
-    "fixed-3": Method(_estimator("fixed", "model.word_depths.depth=3")),
+    "fixed-3": Method(THREE),
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
     "halting-text": Method(HALTING, POLICY),
 }
@@ -154,27 +173,35 @@ def jobs(
     folds: bool = False,
     more: Sequence[str] = (),
 ) -> list[Job]:
-    """What is to be trained, masked language models before those who need them."""
+    """What is to be trained, each behind what it needs."""
     found: dict[str, Job] = {}
     for data, name in product(sets, methods):
-        method = METHODS[name]
         for seed in range(1, FOLDS + 1) if folds else seeds:
-            fold = seed if folds else None
-            changes = [f"seed={seed}", *files_of(data, fold), *method.changes, *more]
-            needs = ()
-            if method.masks or method.warm:
-                masked = masked_job(data, fold)
-                found[masked.name], needs = masked, (masked.name,)
-            if method.warm:
-                changes += [f"{BEGIN}={RUNS}/{masked.name}", "model.exits=null"]
-            if method.masks:
-                changes.append(f"{MASKED_RUN}={RUNS}/{masked.name}")
-                changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
-            kind = f"{name}-cv" if folds else name
-            name_of_run = f"faster-{data}-{kind}-{seed}"
-            evaluations = _evaluations(data, method)
-            found[name_of_run] = Job(name_of_run, recipe_of(data), tuple(changes), evaluations, needs)
+            found |= {job.name: job for job in _job_and_needs(data, name, seed, seed if folds else None, more)}
     return list(found.values())
+
+
+def _job_and_needs(data: str, name: str, seed: int, fold: int | None, more: Sequence[str]) -> list[Job]:
+    """One job behind those that it needs."""
+    method, needed = METHODS[name], list[Job]()
+    own = (f"{BUDGET}={BUDGETS.get(data, 2.75)}" if change == BUDGET else change for change in method.changes)
+    changes = [f"seed={seed}", *files_of(data, fold), *own, *more]
+    if method.masks or method.warm:
+        needed = [masked_job(data, fold)]
+    if method.taught:
+        needed = _job_and_needs(data, FULL, seed, fold, more)
+    runs = [f"{RUNS}/{job.name}" for job in needed]
+    if method.warm:
+        changes += [f"{BEGIN}={runs[0]}", "model.exits=null"]
+    if method.masks:
+        changes.append(f"{MASKED_RUN}={runs[0]}")
+        changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
+    if method.taught:
+        changes += [f"{BEGIN}={runs[0]}", f"{TEACHER}.run={runs[0]}", *TAUGHT]
+    kind = name if fold is None else f"{name}-cv"
+    needs = tuple(job.name for job in needed)
+    job = Job(f"faster-{data}-{kind}-{seed}", recipe_of(data), tuple(changes), _evaluations(data, method), needs)
+    return [*needed, job]
 
 
 def _evaluations(data: str, method: Method) -> tuple[Evaluation, ...]:
@@ -186,7 +213,7 @@ def _evaluations(data: str, method: Method) -> tuple[Evaluation, ...]:
 
 
 def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str | None) -> Iterator[Job]:
-    """The lambda of reconstruction (Table 4), or the number of blocks (Figure 3)."""
+    """The lambda of reconstruction (Table 4), the weights of its layers' losses, or the number of blocks (Figure 3)."""
     if sweep == "penalty":
         for data, penalty in product(sets, PENALTIES):
             more = (f"model.word_depths.penalty={penalty}",)
@@ -194,6 +221,15 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
                 is_masked = job.recipe != recipe_of(data)
                 name = job.name if is_masked else job.name.replace("reconstruction", f"penalty-{penalty}")
                 yield replace(job, name=name)
+        return
+    if sweep == "weights":
+        for data, (kind, change) in product(sets, WEIGHTS.items()):
+            masked = masked_job(data)
+            weighted = replace(masked, name=f"{masked.name}-{kind}", changes=(*masked.changes, change))
+            yield weighted
+            for job in jobs([data], ["reconstruction"], seeds)[1:]:
+                changes = tuple(each.replace(masked.name, weighted.name) for each in job.changes)
+                yield replace(job, name=f"{job.name}-{kind}", changes=changes, needs=(weighted.name,))
         return
     for data, name, num_layers in product(
         sets, ("full", "mi", "halting"), range(1, 1 + (DEEPER_BLOCKS if begin else BLOCKS))
@@ -207,11 +243,10 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
 
 
 def kept_in(runs: Path, job: Job) -> Job:
-    """The job where runs, and so the masked language model that it needs, are kept in this folder."""
-    changes = [change.replace(f"{MASKED_RUN}={RUNS}/", f"{MASKED_RUN}={runs}/") for change in job.changes]
-    for need in job.needs:
-        changes = [change.replace(f"{BEGIN}={RUNS}/{need}", f"{BEGIN}={runs}/{need}") for change in changes]
-    return replace(job, changes=tuple(changes))
+    """The job where runs, and so those that it needs, are kept in this folder."""
+    places = {f"{RUNS}/{need}": f"{runs}/{need}" for need in job.needs}
+    options = (change.partition("=") for change in job.changes)
+    return replace(job, changes=tuple(f"{name}={places.get(value, value)}" for name, _, value in options))
 
 
 def write_folds(files: Sequence[Path], into: Path) -> None:
@@ -256,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--methods", default="full,mi,random", help=", ".join(METHODS))
         command.add_argument("--seeds", default="1")
         command.add_argument("--folds", action="store_true", help="five folds in the place of seeds")
-        command.add_argument("--sweep", choices=("penalty", "layers"))
+        command.add_argument("--sweep", choices=("penalty", "weights", "layers"))
         command.add_argument("--from", dest="begin", help="the run that models of a sweep over layers begin with")
         command.add_argument("--runs", type=Path, default=Path(RUNS))
         command.add_argument("--into", type=Path, default=RECORD, help="file of records")

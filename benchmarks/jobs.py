@@ -155,8 +155,8 @@ class Campaign:
             if self._left <= 0:
                 self._stop_in_time()
                 return
-            # A training takes longest, so that it goes before evaluations of what is trained already.
-            for part in sorted(possible, key=lambda part: part.what != TRAIN)[: self.at_once - len(self._running)]:
+            # Where time ends, a run without results is worth nothing, so that these go before the next training.
+            for part in sorted(possible, key=lambda part: part.what == TRAIN)[: self.at_once - len(self._running)]:
                 self._start(part, self.at_once)
             for part in alone:
                 self._start(part, 1)

@@ -47,6 +47,8 @@ MEASURED = "# measured: "
 QUOTED = ("test", "test_2016_flickr", "valid")
 """Which result of a run such a line quotes, the first that there is."""
 _FOLD = re.compile(r"/fold\d+/")
+OF_SAME_SEED = ("model.from=", "training.teacher.run=")
+"""What names another run, whose folder ends in the seed where it has the same one."""
 _MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -138,9 +140,13 @@ def add(into: Path, found: Iterable[Mapping[str, Any]]) -> None:
 
 
 def without_seed(command: str) -> str:
-    """A command as it is for all seeds, and for all folds."""
-    words = (word for word in shlex.split(command) if not word.startswith("seed="))
-    return shlex.join(_FOLD.sub("/fold/", word) for word in words)
+    """A command as it is for all seeds, and for all folds; runs of the same seed are named without it."""
+    words = shlex.split(command)
+    seeds = [word.removeprefix("seed=") for word in words if word.startswith("seed=")]
+    kept = [word for word in words if not word.startswith("seed=")]
+    for seed in seeds:
+        kept = [word.removesuffix(f"-{seed}") if word.startswith(OF_SAME_SEED) else word for word in kept]
+    return shlex.join(_FOLD.sub("/fold/", word) for word in kept)
 
 
 def runs_of(wanted: Mapping[str, Any]) -> list[str]:

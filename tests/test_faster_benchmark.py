@@ -3,12 +3,13 @@
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from depthwise.config import read_recipe
+from depthwise.config import TeacherConfig, read_recipe
 from depthwise.evaluation import evaluate_run, load_run
 
 from .evaluation.test_word_depths import LAYERS, masked_word_run, word_run
@@ -31,7 +32,8 @@ def every(faster: Any) -> list[Any]:
     domains = [f"amazon16-{name}" for name in faster.DOMAINS]
     jobs = faster.jobs([*sets, *domains], list(faster.METHODS), [1])
     jobs += faster.jobs(list(faster.FOLDED), list(faster.METHODS), [1], folds=True)
-    for sweep, begin in (("penalty", None), ("layers", None), ("layers", "runs/faster-imdb-masked-12")):
+    sweeps = (("penalty", None), ("weights", None), ("layers", None), ("layers", "runs/faster-imdb-masked-12"))
+    for sweep, begin in sweeps:
         jobs += faster.sweep_jobs(sweep, ["imdb", "trec"], [1], begin)
     return list(jobs)
 
@@ -57,7 +59,7 @@ def test_tables_show_what_is_trained(faster: Any) -> None:
         }
     tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
     names = [name for name in tables if name.startswith(faster.TABLES)]
-    assert len(names) == 9
+    assert len(names) == 10
     for name in names:
         columns = {column["title"]: column for column in tables[name]["columns"]}
         for row in tables[name]["rows"]:
@@ -93,6 +95,32 @@ def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert line.endswith("--out else/where/faster-trec-reconstruction-1")
     with pytest.raises(SystemExit):
         faster.main(["plan", "--methods", "magic"])
+
+
+def test_who_is_taught_follows_the_teacher(faster: Any) -> None:
+    """One model of all blocks for every seed and fold, shared by all that begin with it and learn from it."""
+    methods = [name for name in faster.METHODS if name.endswith("-taught")]
+    assert len(methods) == 4
+    for folds, ending in ((False, ""), (True, "-cv")):
+        jobs = [
+            faster.kept_in(Path("else"), job) for job in faster.jobs(["mr"], [*methods, "full"], [1, 2], folds=folds)
+        ]
+        seeds = range(1, faster.FOLDS + 1) if folds else (1, 2)
+        names = [job.name for job in jobs]
+        assert len(names) == len(set(names)) == 5 * len(seeds)
+        for seed, name in product(seeds, methods):
+            full = f"faster-mr-full{ending}-{seed}"
+            (job,) = (job for job in jobs if job.name == f"faster-mr-{name}{ending}-{seed}")
+            assert job.needs == (full,)
+            assert names.index(full) < names.index(job.name)
+            recipe = read_recipe(job.recipe, job.changes)
+            assert recipe.model["from"] == f"else/{full}"
+            assert recipe.training.teacher == TeacherConfig(run=f"else/{full}", weight=0.7, temperature=2)
+            assert recipe.model["word_depths"]["estimator"] is not None
+            assert job.evaluations == faster.USUAL
+    keys = {faster.results.without_seed(job.command) for job in faster.jobs(["mr"], methods, [1, 2]) if job.needs}
+    assert len(keys) == len(methods)
+    assert all("model.from=runs/faster-mr-full training.teacher.run=runs/faster-mr-full " in key for key in keys)
 
 
 def test_two_runs_on_the_same_words(faster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
