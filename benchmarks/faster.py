@@ -56,7 +56,7 @@ learns from."""
 FULL = "full"
 """The method that teaches others."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
-WEIGHTS = {"decaying": "training.exits.weights=[6,5,4,3,2,1]", "drawn": "training.exits.objective=mixed"}
+WEIGHTS = {"decaying": "training.exits.weights=inverse", "drawn": "training.exits.objective=mixed"}
 """How much the losses after the blocks of a masked language model count, where not all the same."""
 BLOCKS, DEEPER_BLOCKS = 6, 12
 """Up to which numbers of them are swept over, from the pretrained model and from one that ``deepen`` began."""

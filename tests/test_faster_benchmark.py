@@ -59,7 +59,7 @@ def test_tables_show_what_is_trained(faster: Any) -> None:
         }
     tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
     names = [name for name in tables if name.startswith(faster.TABLES)]
-    assert len(names) == 10
+    assert len(names) == 11
     for name in names:
         columns = {column["title"]: column for column in tables[name]["columns"]}
         for row in tables[name]["rows"]:
