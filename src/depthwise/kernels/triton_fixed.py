@@ -21,6 +21,14 @@ def softmax_vector(kernel, TAPS: tl.constexpr, TAPS_PADDED: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def own_share(PARTS: tl.constexpr, HEADS: tl.constexpr):
+    """Which part of which head is this program's, and the first of its blocks."""
+    program = tl.program_id(0)
+    return program % PARTS, (program // PARTS) % HEADS, program // (PARTS * HEADS)
+
+
+@triton.jit
+@no_type_check
 def band_of_weights(
     kernel, tap, dropconnect, TAPS: tl.constexpr, TAPS_PADDED: tl.constexpr, SOFTMAX: tl.constexpr, DROP: tl.constexpr
 ):
@@ -51,10 +59,7 @@ def convolve_fixed(
     positions and would not average out.
     """
     PARTS: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    part = program % PARTS
-    head = (program // PARTS) % HEADS
-    split = program // (PARTS * HEADS)
+    part, head, split = own_share(PARTS, HEADS)
     local = tl.arange(0, ROWS)
     ahead = tl.arange(0, SPAN)
     columns = part * COLUMNS + tl.arange(0, COLUMNS)
@@ -198,10 +203,7 @@ def fixed_gradients(
     """
     PARTS: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = WIDTH % COLUMNS == 0
-    program = tl.program_id(0)
-    part = program % PARTS
-    head = (program // PARTS) % HEADS
-    split = program // (PARTS * HEADS)
+    part, head, split = own_share(PARTS, HEADS)
     local = tl.arange(0, ROWS)
     ahead = tl.arange(0, SPAN)
     columns = part * COLUMNS + tl.arange(0, COLUMNS)
