@@ -25,7 +25,7 @@ from .test_encoder_tasks import write_tagged
 from .test_gpu import assert_never_waits
 from .test_graphs import losses_of
 from .test_processes import train_together
-from .test_recordable import MODELS, labelled, unmoved
+from .test_recordable import MODELS, assert_learns_the_same, labelled, unmoved
 from .test_resume import MIDDLE, assert_same_run, interrupted_at
 from .test_trainer import metrics, weights, without_noise
 from .watching import assert_recordable
@@ -281,13 +281,7 @@ def test_recorded_students_learn_what_others_learn(
     run = finished(tmp_path, "text_classification", {"exits": {"heads": "separate"}})
     options = labelled(tmp_path, "text_classification", unmoved({"word_depths": {}}))
     rates = {"max_updates": 60, "log_every": 1, "validate_every": 60}
-    recipe, found = taught(options, run, graphs=True, **training, **rates), []
-    for num_plain in (10**9, graphs.NUM_PLAIN):
-        monkeypatch.setattr(graphs, "NUM_PLAIN", num_plain)
-        train(recipe, tmp_path / f"run{num_plain}")
-        found.append(losses_of(tmp_path / f"run{num_plain}"))
-    assert len(found[0]) == 60
-    assert found[1] == pytest.approx(found[0], rel=0.05)
+    assert_learns_the_same(taught(options, run, graphs=True, **training, **rates), tmp_path, monkeypatch)
 
 
 @pytest.mark.gpu
