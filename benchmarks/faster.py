@@ -6,6 +6,7 @@
     python benchmarks/faster.py plan --sweep weights --sets trec
     python benchmarks/faster.py deepen runs/minilm 12 --into runs/minilm-12
     python benchmarks/faster.py plan --sweep layers --sets imdb --from runs/minilm-12
+    python benchmarks/faster.py plan --sets imdb --methods full,mi,mi-half --from runs/minilm-12
     python benchmarks/faster.py speed runs/faster-trec-mi-1 runs/faster-trec-full-1 --rows 1,8,32
     python benchmarks/faster.py depths --sets trec,mr
     python benchmarks/faster.py compare runs/faster-trec-mi-1 runs/faster-trec-reconstruction-1
@@ -28,14 +29,16 @@ off, how long finding them takes, and what the classifier that learned with them
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 import results
 import yaml
 from jobs import Campaign, Evaluation, Job, lines_of
+
+from depthwise.config import read_recipe
 
 RECORD = results.RECORDS / "faster.json"
 DOMAINS = (
@@ -53,6 +56,8 @@ MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imd
 RUNS, MASKED_RUN, BEGIN, TEACHER = "runs", "model.word_depths.run", "model.from", "training.teacher"
 """Where runs are unless told otherwise; what says where a masked language model is, where a model begins, and whom it
 learns from."""
+NO_EXITS = "model.exits=null"
+"""For a model that begins with one that has them."""
 FULL = "full"
 """The method that teaches others."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
@@ -68,6 +73,18 @@ VALID = Evaluation("valid", ("--split", "valid"))
 USUAL = (VALID, Evaluation("test"))
 
 
+BUDGET, ELSEWHERE = "model.word_depths.mean_depth", "elsewhere"
+BUDGETS = {"trec": 1.6, "mr": 2.55, "sst2": 2.6, "agnews": 2.5, ELSEWHERE: 2.75}
+"""Mean depths of words by which tokens run no more than half of six blocks: words never seen and tokens around a text
+run deeper, and the shorter texts are, the more these count."""
+INFORMATIVE_BUDGETS = {"trec": 2.35, "sst2": 2.75, "amazon16": 2.85, ELSEWHERE: 2.95}
+"""The same where informative words run deep, and those never seen do not."""
+UNSEEN_BUDGETS = {"trec": 1.35, "mr": 2.15, "sst2": 2.25, "agnews": 2.4, "amazon16": 2.6, ELSEWHERE: 2.8}
+"""And where those never seen run all blocks."""
+LEAST_BUDGETS = {"trec": 2.5, "mr": 2.85, "sst2": 2.75, "agnews": 2.85, "amazon16": 2.85, ELSEWHERE: 2.95}
+"""And where no word runs less than two."""
+
+
 @dataclass(frozen=True)
 class Method:
     """Changes of the recipe by mutual information, and at which depth what comes of them is evaluated."""
@@ -80,6 +97,10 @@ class Method:
     """Whether it begins with that model, in the place of the pretrained one."""
     taught: bool = False
     """Whether it begins with the model of all blocks of the same seed, and learns from it."""
+    budgets: Mapping[str, float] = field(default_factory=lambda: BUDGETS)
+    """Of data sets, where its changes name a budget."""
+    longer: int = 1
+    """How many times as many epochs as the recipe has."""
 
 
 def _estimator(name: str, *more: str) -> tuple[str, ...]:
@@ -88,13 +109,10 @@ def _estimator(name: str, *more: str) -> tuple[str, ...]:
 
 COMMON = ("model.word_depths.bins=quantile", "model.word_depths.min_documents=3")
 """Depths of words that several documents have, as many words of each depth."""
-BUDGET = "model.word_depths.mean_depth"
 HALF = ("model.word_depths.bins=tokens", BUDGET, "model.word_depths.min_documents=3")
 """Depths by which tokens run no more than half of six blocks in the mean, where mutual information finds them."""
-BUDGETS = {"trec": 1.6, "mr": 2.55, "sst2": 2.6, "agnews": 2.5}
-"""The mean depths of words for that, 2.75 elsewhere: words never seen and tokens around a text run deeper, and the
-shorter texts are, the more these count."""
-INFORMATIVE = "model.word_depths.deep=informative"
+INFORMATIVE = (*HALF, "model.word_depths.deep=informative")
+UNSEEN, LEAST = (*INFORMATIVE, "model.word_depths.unseen=all"), (*INFORMATIVE, "model.word_depths.least=2")
 THREE = _estimator("fixed", "model.word_depths.depth=3")
 TAUGHT = (f"{TEACHER}.weight=0.7", f"{TEACHER}.temperature=2")
 HALTING = (
@@ -118,11 +136,15 @@ METHODS = {
     "random": Method(_estimator("random")),
     "random-common": Method(_estimator("random", *COMMON)),
     "mi-half": Method(HALF),
-    "informative-half": Method((*HALF, INFORMATIVE)),
+    "informative-half": Method(INFORMATIVE),
     "frequency-half": Method(_estimator("frequency", *HALF)),
     "random-half": Method(_estimator("random", *HALF)),
     "mi-half-taught": Method(HALF, taught=True),
-    "informative-half-taught": Method((*HALF, INFORMATIVE), taught=True),
+    "informative-half-taught": Method(INFORMATIVE, taught=True, budgets=INFORMATIVE_BUDGETS),
+    "unseen-half-taught": Method(UNSEEN, taught=True, budgets=UNSEEN_BUDGETS),
+    "least-half-taught": Method(LEAST, taught=True, budgets=LEAST_BUDGETS),
+    "least-half-taught-long": Method(LEAST, taught=True, budgets=LEAST_BUDGETS, longer=2),
+    "random-least-half-taught": Method(_estimator("random", *LEAST), taught=True, budgets=LEAST_BUDGETS),
     "random-half-taught": Method(_estimator("random", *HALF), taught=True),
     "fixed-3-taught": Method(THREE, taught=True),
     "full-warm": Method(("model.word_depths=null",), warm=True),
@@ -133,6 +155,10 @@ METHODS = {
     "halting": Method((*HALTING, "model.policy.each_token=true"), POLICY),
     "halting-text": Method(HALTING, POLICY),
 }
+
+
+IN_PAPER = (FULL, "halting", "mi", "reconstruction")
+"""Methods that it has, and that are evaluated on each domain as there."""
 
 
 def recipe_of(data: str) -> str:
@@ -159,8 +185,6 @@ def masked_job(data: str, fold: int | None = None) -> Job:
 
 
 def _files_in_recipe(data: str) -> dict[str, str]:
-    from depthwise.config import read_recipe
-
     found = read_recipe(recipe_of(data)).data
     return {split: files[0] for split in SPLITS if (files := getattr(found, split))}
 
@@ -172,40 +196,50 @@ def jobs(
     *,
     folds: bool = False,
     more: Sequence[str] = (),
+    begin: str | None = None,
 ) -> list[Job]:
-    """What is to be trained, each behind what it needs."""
+    """What is to be trained, each behind what it needs, from the pretrained model or where ``deepen`` began."""
     found: dict[str, Job] = {}
     for data, name in product(sets, methods):
         for seed in range(1, FOLDS + 1) if folds else seeds:
-            found |= {job.name: job for job in _job_and_needs(data, name, seed, seed if folds else None, more)}
+            one = _job_and_needs(data, name, seed, seed if folds else None, more, begin)
+            found |= {job.name: job for job in one}
     return list(found.values())
 
 
-def _job_and_needs(data: str, name: str, seed: int, fold: int | None, more: Sequence[str]) -> list[Job]:
+def _job_and_needs(
+    data: str, name: str, seed: int, fold: int | None, more: Sequence[str], begin: str | None
+) -> list[Job]:
     """One job behind those that it needs."""
     method, needed = METHODS[name], list[Job]()
-    own = (f"{BUDGET}={BUDGETS.get(data, 2.75)}" if change == BUDGET else change for change in method.changes)
+    budget = method.budgets.get(data, method.budgets[ELSEWHERE]) * (DEEPER_BLOCKS // BLOCKS if begin else 1)
+    own = (f"{BUDGET}={budget}" if change == BUDGET else change for change in method.changes)
     changes = [f"seed={seed}", *files_of(data, fold), *own, *more]
+    if method.longer > 1:
+        changes.append(f"training.max_epochs={method.longer * read_recipe(recipe_of(data)).training.max_epochs}")
     if method.masks or method.warm:
         needed = [masked_job(data, fold)]
     if method.taught:
-        needed = _job_and_needs(data, FULL, seed, fold, more)
+        needed = _job_and_needs(data, FULL, seed, fold, more, begin)
     runs = [f"{RUNS}/{job.name}" for job in needed]
     if method.warm:
-        changes += [f"{BEGIN}={runs[0]}", "model.exits=null"]
+        changes += [f"{BEGIN}={runs[0]}", NO_EXITS]
     if method.masks:
         changes.append(f"{MASKED_RUN}={runs[0]}")
         changes += [f"model.word_depths.copies={COPIES}"] * (data.partition("-")[0] in LONG)
+    if begin and not (method.warm or method.taught):
+        changes += [f"{BEGIN}={begin}", *[NO_EXITS] * (method.evaluations != POLICY)]
     if method.taught:
         changes += [f"{BEGIN}={runs[0]}", f"{TEACHER}.run={runs[0]}", *TAUGHT]
-    kind = name if fold is None else f"{name}-cv"
+    kind = (name if fold is None else f"{name}-cv") + (f"-from-{Path(begin).name}" if begin else "")
     needs = tuple(job.name for job in needed)
-    job = Job(f"faster-{data}-{kind}-{seed}", recipe_of(data), tuple(changes), _evaluations(data, method), needs)
+    job = Job(f"faster-{data}-{kind}-{seed}", recipe_of(data), tuple(changes), _evaluations(data, name), needs)
     return [*needed, job]
 
 
-def _evaluations(data: str, method: Method) -> tuple[Evaluation, ...]:
-    if data != "amazon16":
+def _evaluations(data: str, name: str) -> tuple[Evaluation, ...]:
+    method = METHODS[name]
+    if data != "amazon16" or name not in IN_PAPER:
         return method.evaluations
     depth = next((each.arguments for each in method.evaluations if each.name == "test-policy"), ())
     domains = (Evaluation(f"test-{name}", (*depth, f"data.test=data/amazon16/{name}.test.tsv")) for name in DOMAINS)
@@ -236,9 +270,7 @@ def sweep_jobs(sweep: str, sets: Sequence[str], seeds: Sequence[int], begin: str
     ):
         if name == "halting" and num_layers == 1:
             continue  # nobody can leave before the only block
-        begun = [f"{BEGIN}={begin}", *["model.exits=null"] * (name != "halting")] if begin else []
-        more = (f"model.encoder.num_layers={num_layers}", *begun)
-        for job in jobs([data], [name], seeds, more=more):
+        for job in jobs([data], [name], seeds, more=(f"model.encoder.num_layers={num_layers}",), begin=begin):
             yield replace(job, name=f"{job.name}-layers-{num_layers}")
 
 
@@ -292,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--seeds", default="1")
         command.add_argument("--folds", action="store_true", help="five folds in the place of seeds")
         command.add_argument("--sweep", choices=("penalty", "weights", "layers"))
-        command.add_argument("--from", dest="begin", help="the run that models of a sweep over layers begin with")
+        command.add_argument("--from", dest="begin", help="the run of 12 blocks that models begin with")
         command.add_argument("--runs", type=Path, default=Path(RUNS))
         command.add_argument("--into", type=Path, default=RECORD, help="file of records")
         command.add_argument("--at-once", type=int, default=1, help="runs side by side")
@@ -360,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{unknown[0]} is none of {', '.join(METHODS)}")
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.sweep is None:
-        wanted = jobs(sets, methods, seeds, folds=options.folds)
+        wanted = jobs(sets, methods, seeds, folds=options.folds, begin=options.begin)
     else:
         wanted = list({job.name: job for job in sweep_jobs(options.sweep, sets, seeds, options.begin)}.values())
     wanted = [kept_in(options.runs, job) for job in wanted]

@@ -99,15 +99,15 @@ def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_who_is_taught_follows_the_teacher(faster: Any) -> None:
     """One model of all blocks for every seed and fold, shared by all that begin with it and learn from it."""
-    methods = [name for name in faster.METHODS if name.endswith("-taught")]
-    assert len(methods) == 4
+    methods = [name for name in faster.METHODS if name.endswith("-taught")]  # not those taught for longer
+    assert len(methods) == 7
     for folds, ending in ((False, ""), (True, "-cv")):
         jobs = [
             faster.kept_in(Path("else"), job) for job in faster.jobs(["mr"], [*methods, "full"], [1, 2], folds=folds)
         ]
         seeds = range(1, faster.FOLDS + 1) if folds else (1, 2)
         names = [job.name for job in jobs]
-        assert len(names) == len(set(names)) == 5 * len(seeds)
+        assert len(names) == len(set(names)) == (1 + len(methods)) * len(seeds)
         for seed, name in product(seeds, methods):
             full = f"faster-mr-full{ending}-{seed}"
             (job,) = (job for job in jobs if job.name == f"faster-mr-{name}{ending}-{seed}")

@@ -268,6 +268,41 @@ def test_tokens_run_as_deep_as_asked_in_the_mean(seed: int, mean_depth: float) -
     assert (np.diff(depths[np.argsort(scores)]) >= 0).all()
 
 
+@pytest.mark.parametrize("bins", ["width", "quantile", "tokens"])
+def test_no_word_runs_less_than_the_least(bins: str) -> None:
+    """Bins from there on are those of a model that lacks the blocks below."""
+    counts, shallower = corpus(), LAYERS - 2
+    options = WordDepthsConfig(bins=bins)
+    made = {
+        least: word_table(
+            counts, replace(options, least=least), num_layers=layers, tokenizer="t", tokens=counts.frequencies()
+        )
+        for least, layers in ((3, LAYERS), (1, shallower))
+    }
+    assert (made[3].depths == made[1].depths + 2).all()
+    assert made[3].unseen_depth == made[1].unseen_depth + 2
+
+
+@given(st.integers(0, 5), st.floats(3, 8))
+def test_a_budget_above_the_least(seed: int, mean_depth: float) -> None:
+    random = np.random.default_rng(seed)
+    scores, tokens = random.normal(size=2000), random.integers(1, 20, 2000)
+    depths = binned_by_tokens(scores, scores, tokens, replace(BY_TOKENS, mean_depth=mean_depth, least=3), 8)
+    assert np.average(depths, weights=tokens) == pytest.approx(mean_depth, abs=0.01)
+    assert depths.min() >= 3
+
+
+@pytest.mark.parametrize("deep", ["informative", "uninformative"])
+def test_unseen_and_rare_words_run_all_blocks_where_asked(deep: str) -> None:
+    counts = corpus()
+    options = WordDepthsConfig(unseen="all", deep=deep, min_documents=3)
+    table = word_table(counts, options, num_layers=LAYERS, tokenizer="t")
+    assert table.depth_of("a word never seen") == LAYERS
+    rare = counts.frequencies() < 3
+    assert rare.any()
+    assert (table.depths[rare] == LAYERS).all()
+
+
 def test_values_beyond_those_of_the_words_are_in_the_outer_bins() -> None:
     scores, tokens = np.arange(10.0), np.ones(10, np.int64)
     assert binned_by_tokens(np.array([-5.0, 4.5, 50.0]), scores, tokens, BY_TOKENS, 4).tolist() == [1, 3, 4]

@@ -210,7 +210,7 @@ def _words_decide_in_encoders(model: View) -> Iterator[Problem]:
     elif model.exits is not None or model.policy is not None:
         yield model.problem("word_depths", "are decided before the model runs; remove exits and policy, or word_depths")
     elif model.encoder is not None:
-        for name in ("depth", "mean_depth"):
+        for name in ("depth", "mean_depth", "least"):
             if ((asked := getattr(model.word_depths, name)) or 0) > model.encoder.num_layers:
                 message = f"{asked} is more than the {model.encoder.num_layers} blocks there are; lower it"
                 yield model.word_depths.problem(name, message)

@@ -21,7 +21,7 @@ MATCHED = ("tokens", "words")
 WORDS = ("parted", "blanks")
 BINS = ("width", "quantile", "tokens")
 DEEP = ("uninformative", "informative")
-UNSEEN = ("once", "smoothed")
+UNSEEN = ("once", "smoothed", "all")
 SPECIAL = ("max_of_sequence", "min", "all")
 
 
@@ -66,6 +66,8 @@ class WordDepthsConfig:
     mean_depth: float | None = None
     """How many blocks the tokens of the training data run in the mean (bins by ``tokens``); none means that as many of
     them run each number of blocks."""
+    least: int = 1
+    """The least depth that a bin gives: bins divide the blocks from there on."""
     deep: str = "uninformative"
     """Which words run deep: those that tell little about the label, as in the paper, or those that tell much
     (``informative``)."""
@@ -75,8 +77,8 @@ class WordDepthsConfig:
     """Words in fewer documents are taken for words that training never saw. The depth of a rare word tells the label of
     the few documents that have it, and a model may learn that instead of what the words say."""
     unseen: str = "once"
-    """The depth of words that training never saw: the mean of those seen ``once``, or what counts of 0 give
-    (``smoothed``)."""
+    """The depth of words that training never saw: the mean of those seen ``once``, what counts of 0 give
+    (``smoothed``), or ``all`` blocks."""
     special: str = "max_of_sequence"
     """The depth of special tokens: that of the deepest word beside them, the least (``min``), or ``all`` blocks."""
 
@@ -103,6 +105,7 @@ RULES: Rules = {
     "floor": _above_zero,
     "bins": partial(choice, BINS),
     "mean_depth": partial(at_least, 1),
+    "least": partial(at_least, 1),
     "deep": partial(choice, DEEP),
     "range_quantile": _between_halves,
     "min_documents": partial(at_least, 1),
@@ -110,7 +113,7 @@ RULES: Rules = {
     "special": partial(choice, SPECIAL),
 }
 _DEFAULTS = WordDepthsConfig()
-_OF_BINS = ("log_scale", "bins", "mean_depth", "range_quantile", "min_documents", "unseen")
+_OF_BINS = ("log_scale", "bins", "mean_depth", "least", "range_quantile", "min_documents", "unseen")
 _OF_INFORMATION = ("added_count", "floor", "deep")
 _OF_RANDOM = ("seed", "matched")
 _OF_RECONSTRUCTION = ("run", "penalty", "copies")
@@ -132,6 +135,8 @@ def word_depth_problems(options: Any) -> Iterator[Problem]:
         yield Problem("range_quantile", f"has no effect on bins by {options.bins}; remove it")
     if options.bins != "tokens" and options.mean_depth is not None:
         yield Problem("mean_depth", f"has no effect on bins by {options.bins}; set bins to tokens or remove it")
+    if options.mean_depth is not None and options.mean_depth < options.least:
+        yield Problem("mean_depth", f"{options.mean_depth} is below the least depth of {options.least}; raise it")
 
 
 def _idle(estimator: str) -> list[str]:

@@ -8,12 +8,13 @@ estimators are controls: ``frequency`` has v(x) = −log of the share of documen
 depths of mutual information out anew, so that as many tokens (or different words) have each depth as before, and
 ``fixed`` gives all words one.
 
-Two options go beyond the paper. With ``deep: informative`` v changes its sign. Bins by ``tokens`` look at F(x), the
+Some options go beyond the paper. With ``deep: informative`` v changes its sign. Bins by ``tokens`` look at F(x), the
 share of training tokens in words with a lower v, and half of those in words with the same:
 
     d(x) = min(⌊N · F(x)^p⌋ + 1, N)
 
 with p = 1, so that as many tokens have each depth, or with that p by which they run ``mean_depth`` blocks in the mean.
+Where no bin is to be below a ``least`` depth, N − least + 1 bins begin there.
 
 Source: Liu et al. 2021, "Faster Depth-Adaptive Transformers", section 3.1, as read in ``docs/in-advance.md``.
 """
@@ -89,7 +90,7 @@ class WordTable:
             low, high = _ends(self.values[self.counts.frequencies() >= self.options.min_documents], self.options)
             found = {"min": low, "max": high}
             if self.options.bins == "width" and self.options.estimator != "reconstruction_table":
-                found["width"] = (high - low) / self.num_layers
+                found["width"] = (high - low) / (self.num_layers - self.options.least + 1)
         return {**found, "histogram": self.histogram().tolist(), "unseen": self.unseen_depth}
 
 
@@ -127,12 +128,13 @@ def word_table(
     common, once = counts.frequencies() >= options.min_documents, counts.frequencies() == 1
     if not common.any():
         raise DataError(f"no word stands in {options.min_documents} documents; lower model.word_depths.min_documents")
+    below = options.least - 1
     if options.bins == "tokens":
         assert tokens is not None
         depths = binned_by_tokens(np.append(values, beyond), values[common], tokens[common], options, num_layers)
     else:
-        depths = binned(np.append(values, beyond), values[common], options, num_layers)
-    depths, of_unseen = depths[:-1], int(depths[-1])
+        depths = below + binned(np.append(values, beyond), values[common], options, num_layers - below)
+    depths, of_unseen = depths[:-1], num_layers if options.unseen == "all" else int(depths[-1])
     depths[~common] = _unseen(depths, once, of_unseen, options)
     generator = np.random.default_rng(seed if options.seed is None else options.seed)
     if options.estimator == "random" and options.matched == "words":
@@ -170,8 +172,10 @@ def binned_by_tokens(
     masses = np.bincount(places, weights=tokens)
     shares = (np.cumsum(masses) - masses / 2) / masses.sum()
 
+    bins = num_layers - options.least + 1
+
     def depths_of(shares: Values, power: float) -> Depths:
-        found: Depths = np.minimum(np.floor(num_layers * shares**power).astype(np.int64) + 1, num_layers)
+        found: Depths = np.minimum(np.floor(bins * shares**power).astype(np.int64) + options.least, num_layers)
         return found
 
     low, high = 0.0, 0.0
@@ -206,7 +210,7 @@ def dealt_out(depths: Depths, tokens: Counts, generator: np.random.Generator) ->
 
 
 def _unseen(depths: Depths, once: npt.NDArray[np.bool_], of_unseen: int, options: WordDepthsConfig) -> int:
-    """The depth of words never seen: ``of_unseen`` by their counts, also where no word stands in one document alone."""
+    """The depth of words never seen: ``of_unseen`` unless words of one document decide, and there are any."""
     return rounded_mean(depths[once]) if options.unseen == "once" and once.any() else of_unseen
 
 
