@@ -56,8 +56,8 @@ MASKED_EPOCHS = {"trec": 20, "mr": 15, "subj": 15, "agnews": 10, "sst2": 3, "imd
 RUNS, MASKED_RUN, BEGIN, TEACHER = "runs", "model.word_depths.run", "model.from", "training.teacher"
 """Where runs are unless told otherwise; what says where a masked language model is, where a model begins, and whom it
 learns from."""
-NO_EXITS = "model.exits=null"
-"""For a model that begins with one that has them."""
+NO_EXITS, NO_DEPTHS = "model.exits=null", "model.word_depths=null"
+"""For a model that begins with one that has exits, and for all blocks."""
 FULL = "full"
 """The method that teaches others."""
 PENALTIES = (0, 0.05, 0.1, 0.15, 0.2)
@@ -77,12 +77,8 @@ BUDGET, ELSEWHERE = "model.word_depths.mean_depth", "elsewhere"
 BUDGETS = {"trec": 1.6, "mr": 2.55, "sst2": 2.6, "agnews": 2.5, ELSEWHERE: 2.75}
 """Mean depths of words by which tokens run no more than half of six blocks: words never seen and tokens around a text
 run deeper, and the shorter texts are, the more these count."""
-INFORMATIVE_BUDGETS = {"trec": 2.35, "sst2": 2.75, "amazon16": 2.85, ELSEWHERE: 2.95}
-"""The same where informative words run deep, and those never seen do not."""
-UNSEEN_BUDGETS = {"trec": 1.35, "mr": 2.15, "sst2": 2.25, "agnews": 2.4, "amazon16": 2.6, ELSEWHERE: 2.8}
-"""And where those never seen run all blocks."""
 LEAST_BUDGETS = {"trec": 2.5, "mr": 2.85, "sst2": 2.75, "agnews": 2.85, "amazon16": 2.85, ELSEWHERE: 2.95}
-"""And where no word runs less than two."""
+"""The same where informative words run deep, and none runs less than two blocks."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +108,13 @@ COMMON = ("model.word_depths.bins=quantile", "model.word_depths.min_documents=3"
 HALF = ("model.word_depths.bins=tokens", BUDGET, "model.word_depths.min_documents=3")
 """Depths by which tokens run no more than half of six blocks in the mean, where mutual information finds them."""
 INFORMATIVE = (*HALF, "model.word_depths.deep=informative")
-UNSEEN, LEAST = (*INFORMATIVE, "model.word_depths.unseen=all"), (*INFORMATIVE, "model.word_depths.least=2")
+LEAST = (*INFORMATIVE, "model.word_depths.least=2")
 THREE = _estimator("fixed", "model.word_depths.depth=3")
+PATIENCE = 3
+"""Times as many epochs, for those who learn from a teacher until it shows (Beyer et al. 2022)."""
 TAUGHT = (f"{TEACHER}.weight=0.7", f"{TEACHER}.temperature=2")
 HALTING = (
-    "model.word_depths=null",
+    NO_DEPTHS,
     "model.exits.heads=tied",
     "model.policy.kind=token",
     "model.policy.never_correct=last",
@@ -127,7 +125,7 @@ POLICY = (
     Evaluation("valid-policy", ("--split", "valid", "--depth", "policy")),
 )
 METHODS = {
-    FULL: Method(("model.word_depths=null",)),
+    FULL: Method((NO_DEPTHS,)),
     "mi": Method(),
     "mi-common": Method(COMMON),
     "reconstruction": Method(_estimator("reconstruction"), masks=True),
@@ -139,15 +137,13 @@ METHODS = {
     "informative-half": Method(INFORMATIVE),
     "frequency-half": Method(_estimator("frequency", *HALF)),
     "random-half": Method(_estimator("random", *HALF)),
-    "mi-half-taught": Method(HALF, taught=True),
-    "informative-half-taught": Method(INFORMATIVE, taught=True, budgets=INFORMATIVE_BUDGETS),
-    "unseen-half-taught": Method(UNSEEN, taught=True, budgets=UNSEEN_BUDGETS),
     "least-half-taught": Method(LEAST, taught=True, budgets=LEAST_BUDGETS),
-    "least-half-taught-long": Method(LEAST, taught=True, budgets=LEAST_BUDGETS, longer=2),
-    "random-least-half-taught": Method(_estimator("random", *LEAST), taught=True, budgets=LEAST_BUDGETS),
-    "random-half-taught": Method(_estimator("random", *HALF), taught=True),
-    "fixed-3-taught": Method(THREE, taught=True),
-    "full-warm": Method(("model.word_depths=null",), warm=True),
+    "least-half-patient": Method(LEAST, taught=True, budgets=LEAST_BUDGETS, longer=PATIENCE),
+    "random-half-patient": Method(_estimator("random", *LEAST), taught=True, budgets=LEAST_BUDGETS, longer=PATIENCE),
+    "mi-half-patient": Method(HALF, taught=True, longer=PATIENCE),
+    "fixed-3-patient": Method(THREE, taught=True, longer=PATIENCE),
+    "full-patient": Method((NO_DEPTHS,), taught=True, longer=PATIENCE),
+    "full-warm": Method((NO_DEPTHS,), warm=True),
     "mi-warm": Method(COMMON, warm=True),
     "random-warm": Method(_estimator("random", *COMMON), warm=True),
     "frequency": Method(_estimator("frequency")),

@@ -273,6 +273,15 @@ def _context() -> Any:
     return context
 
 
+def start_processes_as_usual() -> None:
+    """Let this process start others as a plain call does, and not as it was started itself.
+
+    Whoever comes from a fork server starts workers for its batches by a server of its own, which imports everything
+    once more: half a minute for every training.
+    """
+    multiprocessing.set_start_method(None, force=True)
+
+
 def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> None:
     """One command after the other in this process, up to the first that fails; all they say goes to a file."""
     import torch
@@ -280,6 +289,7 @@ def _run_commands(commands: Sequence[Sequence[str]], log: str, threads: int) -> 
     from depthwise.cli.main import main
 
     torch.set_num_threads(threads)
+    start_processes_as_usual()
     with open(log, "a", buffering=1, encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())

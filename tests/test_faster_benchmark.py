@@ -35,7 +35,7 @@ def every(faster: Any) -> list[Any]:
     sweeps = (("penalty", None), ("weights", None), ("layers", None), ("layers", "runs/faster-imdb-masked-12"))
     for sweep, begin in sweeps:
         jobs += faster.sweep_jobs(sweep, ["imdb", "trec"], [1], begin)
-    return list(jobs)
+    return [*jobs, *faster.jobs(["imdb"], list(faster.METHODS), [1], begin="runs/faster-imdb-masked-12")]
 
 
 def test_commands_are_recipes(faster: Any) -> None:
@@ -59,7 +59,7 @@ def test_tables_show_what_is_trained(faster: Any) -> None:
         }
     tables = results.yaml.safe_load(results.TABLES.read_text(encoding="utf-8"))
     names = [name for name in tables if name.startswith(faster.TABLES)]
-    assert len(names) == 11
+    assert len(names) == 12
     for name in names:
         columns = {column["title"]: column for column in tables[name]["columns"]}
         for row in tables[name]["rows"]:
@@ -99,8 +99,8 @@ def test_what_is_planned(faster: Any, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_who_is_taught_follows_the_teacher(faster: Any) -> None:
     """One model of all blocks for every seed and fold, shared by all that begin with it and learn from it."""
-    methods = [name for name in faster.METHODS if name.endswith("-taught")]  # not those taught for longer
-    assert len(methods) == 7
+    methods = [name for name, method in faster.METHODS.items() if method.taught]
+    assert len(methods) == 6
     for folds, ending in ((False, ""), (True, "-cv")):
         jobs = [
             faster.kept_in(Path("else"), job) for job in faster.jobs(["mr"], [*methods, "full"], [1, 2], folds=folds)
@@ -116,7 +116,9 @@ def test_who_is_taught_follows_the_teacher(faster: Any) -> None:
             recipe = read_recipe(job.recipe, job.changes)
             assert recipe.model["from"] == f"else/{full}"
             assert recipe.training.teacher == TeacherConfig(run=f"else/{full}", weight=0.7, temperature=2)
-            assert recipe.model["word_depths"]["estimator"] is not None
+            assert (recipe.model["word_depths"] is None) is (name == "full-patient")
+            longer = 3 if name.endswith("-patient") else 1
+            assert recipe.training.max_epochs == longer * read_recipe(job.recipe).training.max_epochs
             assert job.evaluations == faster.USUAL
     keys = {faster.results.without_seed(job.command) for job in faster.jobs(["mr"], methods, [1, 2]) if job.needs}
     assert len(keys) == len(methods)

@@ -1,6 +1,7 @@
 """``benchmarks/reproduce.py``: every result of a table has a way to be made, and runs side by side leave records."""
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,16 @@ def test_models_without_gates_are_not_pruned(reproduce: Any, capsys: pytest.Capt
         f"depthwise evaluate {latent} --name test",
         f"depthwise prune {latent} {latent}/pruned --force --measure --name test-pruned",
     ]
+
+
+def test_workers_start_as_in_a_plain_call(reproduce: Any) -> None:
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        multiprocessing.set_start_method("spawn", force=True)
+        sys.modules["jobs"].start_processes_as_usual()
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        multiprocessing.set_start_method(before, force=True)
 
 
 def test_who_begins_with_another_waits(reproduce: Any) -> None:

@@ -292,17 +292,6 @@ def test_a_budget_above_the_least(seed: int, mean_depth: float) -> None:
     assert depths.min() >= 3
 
 
-@pytest.mark.parametrize("deep", ["informative", "uninformative"])
-def test_unseen_and_rare_words_run_all_blocks_where_asked(deep: str) -> None:
-    counts = corpus()
-    options = WordDepthsConfig(unseen="all", deep=deep, min_documents=3)
-    table = word_table(counts, options, num_layers=LAYERS, tokenizer="t")
-    assert table.depth_of("a word never seen") == LAYERS
-    rare = counts.frequencies() < 3
-    assert rare.any()
-    assert (table.depths[rare] == LAYERS).all()
-
-
 def test_values_beyond_those_of_the_words_are_in_the_outer_bins() -> None:
     scores, tokens = np.arange(10.0), np.ones(10, np.int64)
     assert binned_by_tokens(np.array([-5.0, 4.5, 50.0]), scores, tokens, BY_TOKENS, 4).tolist() == [1, 3, 4]

@@ -21,7 +21,7 @@ MATCHED = ("tokens", "words")
 WORDS = ("parted", "blanks")
 BINS = ("width", "quantile", "tokens")
 DEEP = ("uninformative", "informative")
-UNSEEN = ("once", "smoothed", "all")
+UNSEEN = ("once", "smoothed")
 SPECIAL = ("max_of_sequence", "min", "all")
 
 
@@ -77,8 +77,8 @@ class WordDepthsConfig:
     """Words in fewer documents are taken for words that training never saw. The depth of a rare word tells the label of
     the few documents that have it, and a model may learn that instead of what the words say."""
     unseen: str = "once"
-    """The depth of words that training never saw: the mean of those seen ``once``, what counts of 0 give
-    (``smoothed``), or ``all`` blocks."""
+    """The depth of words that training never saw: the mean of those seen ``once``, or what counts of 0 give
+    (``smoothed``)."""
     special: str = "max_of_sequence"
     """The depth of special tokens: that of the deepest word beside them, the least (``min``), or ``all`` blocks."""
 

@@ -134,7 +134,7 @@ def word_table(
         depths = binned_by_tokens(np.append(values, beyond), values[common], tokens[common], options, num_layers)
     else:
         depths = below + binned(np.append(values, beyond), values[common], options, num_layers - below)
-    depths, of_unseen = depths[:-1], num_layers if options.unseen == "all" else int(depths[-1])
+    depths, of_unseen = depths[:-1], int(depths[-1])
     depths[~common] = _unseen(depths, once, of_unseen, options)
     generator = np.random.default_rng(seed if options.seed is None else options.seed)
     if options.estimator == "random" and options.matched == "words":
@@ -210,7 +210,7 @@ def dealt_out(depths: Depths, tokens: Counts, generator: np.random.Generator) ->
 
 
 def _unseen(depths: Depths, once: npt.NDArray[np.bool_], of_unseen: int, options: WordDepthsConfig) -> int:
-    """The depth of words never seen: ``of_unseen`` unless words of one document decide, and there are any."""
+    """The depth of words never seen: ``of_unseen`` by their counts, also where no word stands in one document alone."""
     return rounded_mean(depths[once]) if options.unseen == "once" and once.any() else of_unseen
 
 
