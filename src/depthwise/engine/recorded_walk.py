@@ -82,8 +82,9 @@ class RecordedStack:
         self.arena, self.recorder = Arena(x.new_empty(0)), recorder
         self._num_layers, self._width, self._weights = stack.num_layers, x.shape[2], Weights(stack)
         self._layouts: dict[Rooms, Layout] = {}
-        mixers = [stack.block(layer).mixer for layer in range(stack.num_layers)]
-        self._convolutions = [mixer for mixer in mixers if isinstance(mixer, ProjectedConv)]
+        self.mixers = [stack.block(layer).mixer for layer in range(stack.num_layers)]
+        self.has_grid = any(isinstance(mixer, SelfAttention) for mixer in self.mixers)
+        self._convolutions = [mixer for mixer in self.mixers if isinstance(mixer, ProjectedConv)]
 
     def are_up_to_date(self) -> bool:
         return self._weights.are_as_they_were()
@@ -171,7 +172,7 @@ class RecordedWalk(Walk):
         self, recorded: RecordedStack, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index
     ) -> None:
         super().__init__(stack, blocks, x, rows)
-        self._recorded = recorded
+        self._recorded, self._has_grid = recorded, recorded.has_grid
         self._move_in()
 
     def tell(self, layer: int, readers: Sequence[Index]) -> None:
@@ -192,11 +193,11 @@ class RecordedWalk(Walk):
         send_into(layout.readers[layer:last, : max(sizes)], listed)
         if layout.reader_slots is not None:
             send_into(layout.reader_slots[layer:last, : max(sizes)], slots)
-        if any(self._folds(number, size) for number, size in enumerate(sizes, layer)):
+        if not self._has_looked and any(self._folds(number, size) for number, size in enumerate(sizes, layer)):
             self._look_around()
 
     def _folds(self, layer: int, num_readers: int) -> bool:
-        mixer = self.stack.block(layer).mixer
+        mixer = self._recorded.mixers[layer]
         if not isinstance(mixer, ProjectedConv) or num_readers == 0:
             return False
         return mixer.folds(self._layout.states, num_readers, is_recorded=True)
@@ -204,7 +205,7 @@ class RecordedWalk(Walk):
     def _look_around(self) -> None:
         """Windows of all tokens, once for all blocks that fold."""
         around, segments = self._layout.around, self._layout.segments
-        if around is not None and not self._has_looked:
+        if around is not None:
             self._recorded.recorder(("windows", self._rooms), lambda: around.look(segments))
             self._has_looked = True
 
