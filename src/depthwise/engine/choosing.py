@@ -17,6 +17,8 @@ Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of 
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.distributed.fsdp import FSDPModule
 
@@ -140,17 +142,23 @@ def saves_time(
     if plan is not None and tuple(plan.run.shape) != (num_blocks, *x.shape[:2]):
         return False  # the masked executor says what is wrong with it
     if plan is not None:
-        runs = plan.run
-        if valid is not None:
-            runs = runs & (on_host(valid, plan) if runs.device.type == "cpu" else valid)
-        by_layer = runs.flatten(1).sum(1).cpu()
-        ran = by_layer.nonzero()
-        num_blocks, num_run = int(ran.amax()) + 1 if len(ran) else 0, float(by_layer.sum())
+        by_layer = _num_running(plan, valid)
+        ran = np.flatnonzero(by_layer)
+        num_blocks, num_run = int(ran[-1]) + 1 if len(ran) else 0, float(by_layer.sum())
     else:
         num_real = num_places if valid is None else int(valid.sum())
         num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
     known = constants(x.device, x.dtype)
     return 2 * _num_parameters(stack) * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
+
+
+def _num_running(plan: Plan, valid: Bool[Tensor, "B T"] | None) -> npt.NDArray[np.int64]:
+    """How many tokens run each layer. A plan of the host is counted by NumPy, which waits for no other thread."""
+    if plan.run.device.type != "cpu":
+        return (plan.run if valid is None else plan.run & valid).flatten(1).sum(1).cpu().numpy()
+    runs = plan.run.numpy()
+    runs = runs if valid is None else runs & on_host(valid, plan).numpy()
+    return np.array([np.count_nonzero(layer) for layer in runs])
 
 
 def _num_parameters(stack: Stack) -> int:

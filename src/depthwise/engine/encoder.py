@@ -55,7 +55,7 @@ class CompactEncoder:
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else on_host(valid, plan)
-        is_as_it_lies = not packs(stack.block(0)) and bool(real.all())
+        is_as_it_lies = not packs(stack.block(0)) and bool(real.numpy().all())
         if plan is None and leaving is None and structure is None and is_as_it_lies:
             self.token_layers += stack.num_layers * real.numel()
             return stack.run_all(x), torch.full_like(steps, stack.num_layers)

@@ -1,4 +1,8 @@
-"""What the host has made, where a device needs it, without waiting for that device."""
+"""What the host has made, where a device needs it, without waiting for that device.
+
+Nor for threads of its own: torch shares a copy of some ten thousand numbers out among all of them, which takes
+microseconds where each has a core to itself, and milliseconds where one has to wait for its turn. NumPy copies alone.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +22,22 @@ def sent(made: Tensor, device: torch.device) -> Tensor:
     and the host would wait for that; so it goes by way of memory that stays."""
     if device.type != "cuda" or made.device.type != "cpu":
         return made.to(device, non_blocking=True)
-    return made.pin_memory().to(device, non_blocking=True)
+    return staged(made).to(device, non_blocking=True)
+
+
+def staged(made: Tensor) -> Tensor:
+    """The same in memory that stays."""
+    if made.dtype == torch.bfloat16:  # which NumPy does not know
+        return made.pin_memory()
+    there = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
+    there.numpy()[...] = made.detach().numpy()
+    return there
 
 
 def send_into(table: Tensor, made: npt.NDArray[Any]) -> None:
     """The same into a tensor that is there already."""
     host = torch.from_numpy(made)
-    table.copy_(host.pin_memory() if table.device.type == "cuda" else host, non_blocking=True)
+    table.copy_(staged(host) if table.device.type == "cuda" else host, non_blocking=True)
 
 
 def sent_together(lists: Sequence[npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
