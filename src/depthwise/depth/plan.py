@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from depthwise.errors import InputError
@@ -37,14 +38,17 @@ class Plan:
 
     @classmethod
     def of_depths(cls, depths: Int[Tensor, "B T"], num_layers: int) -> "Plan":
-        """Every token runs its first ``depths[b, t]`` blocks and no more."""
-        if depths.device.type == "cpu" and bool(((depths < 0) | (depths > num_layers)).any()):
-            raise InputError(
-                f"depths go from 0 (padding) to {num_layers}, the number of layers; found {int(depths.min())} to "
-                f"{int(depths.max())}"
-            )
-        layers = torch.arange(num_layers, device=depths.device).view(-1, 1, 1)
-        return cls(layers < depths)
+        """Every token runs its first ``depths[b, t]`` blocks and no more.
+
+        The host asks none of torch's threads (see ``memory.sending``).
+        """
+        if depths.device.type != "cpu":
+            return cls(torch.arange(num_layers, device=depths.device).view(-1, 1, 1) < depths)
+        known = depths.numpy()
+        if known.size and not 0 <= known.min() <= known.max() <= num_layers:
+            found = f"{known.min()} to {known.max()}"
+            raise InputError(f"depths go from 0 (padding) to {num_layers}, the number of layers; found {found}")
+        return cls(torch.from_numpy(np.arange(num_layers).reshape(-1, 1, 1) < known))
 
     def to(self, device: torch.device) -> "Plan":
         """The same plan there."""
