@@ -4,7 +4,7 @@
     python benchmarks/information.py --documents 100000 --types 200000
 
 Documents are made up as they are counted: words are drawn by Zipf's law, and the time that takes is not counted. One
-core does all of it. The last line has what the issue asks for: a million documents of 100 words in under a minute.
+core does all of it. The last line has what is asked for: a million documents of 100 words in under a minute.
 """
 
 import argparse

@@ -1,10 +1,13 @@
 """What the host sends is what a device gets, and no thread of torch takes part in that."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from depthwise.memory import send_into, sending, sent
 
@@ -27,10 +30,10 @@ def test_staged_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(sending.staged(made), made)
 
 
-def _empty(empty: object, *arguments: object, pin_memory: bool, **options: object) -> torch.Tensor:
+def _empty(empty: Callable[..., Tensor], *arguments: Any, pin_memory: bool, **options: Any) -> Tensor:
     """Memory that stays needs a GPU."""
     assert pin_memory
-    return empty(*arguments, **options)  # type: ignore[operator]
+    return empty(*arguments, **options)
 
 
 @pytest.mark.gpu
