@@ -14,7 +14,7 @@ from torch import Tensor
 from depthwise.config import parse_policy
 from depthwise.depth import Plan, build_policy
 from depthwise.engine import CompactEncoder, Engine, recorded_walk
-from depthwise.engine.recorded_walk import RecordedStack, RecordedWalks, Rooms, room_for
+from depthwise.engine.recorded_walk import RecordedStack, RecordedWalks, Rooms, room_for, rows_for
 from depthwise.engine.recorder import GraphRecorder, Rehearsal, Work
 from depthwise.kernels import use_backend
 from depthwise.memory import Places, Sequences
@@ -45,6 +45,8 @@ class Counting(Rehearsal):
 @pytest.fixture(autouse=True)
 def _small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_walk, "LEAST", 4)
+    monkeypatch.setattr(recorded_walk, "FEWEST_FULL_ROWS", 3)
+    monkeypatch.setattr(recorded_walk, "MOST_TOKENS", 48)
 
 
 def stack_of(mixer: str, norm: str = "pre", dtype: torch.dtype = torch.float64, **changes: Any) -> Stack:
@@ -91,10 +93,10 @@ def test_any_plan(norm: str, seed: int, batches: list[list[int]]) -> None:
 
 def test_rows_of_one_length_lie_as_in_the_grid() -> None:
     """Nothing is spread, and there is no mask."""
-    rooms = Rooms.of(Sequences.of(np.repeat(np.arange(3), 5), torch.device("cpu")), has_grid=True)
-    assert rooms == Rooms(20, 4, 5, are_full=True)
-    layout = RecordedStack(stack_of("attention"), torch.empty(1, 15, 8), Counting()).layout(rooms)
-    x, places = torch.randn(1, 20, 8), Places.tabled(layout.sequences, None)
+    rooms = Rooms.of(Sequences.of(np.repeat(np.arange(3), 8), torch.device("cpu")), has_grid=True)
+    assert rooms == Rooms(32, 4, 8, are_full=True)
+    layout = RecordedStack(stack_of("attention"), torch.empty(1, 24, 8), Counting()).layout(rooms)
+    x, places = torch.randn(1, 32, 8), Places.tabled(layout.sequences, None)
     assert (layout.slots, layout.valid) == (None, None)
     for grid in (places.grid(x), places.reader_grid(x)):
         assert grid.data_ptr() == x.data_ptr()
@@ -254,6 +256,21 @@ def test_graphs(build: Model, mixer: str, dtype: torch.dtype, worth: float, monk
 @given(count=st.integers(1, 100_000))
 def test_rooms(count: int) -> None:
     """Hardly more than is needed, and few different ones."""
-    room = room_for(count)
-    assert count <= room < count + max(recorded_walk.LEAST, count / 8)
-    assert len({room_for(other) for other in range(1024, 2048)}) <= 2 * recorded_walk.STEPS
+    room, rows = room_for(count), rows_for(count)
+    assert count <= room < count + max(recorded_walk.LEAST, min(count / 4, recorded_walk.HARDLY_FELT), count / 16)
+    assert count <= rows < count + max(1, count / 8)
+    assert len({room_for(other) for other in range(1024, 2048)}) <= 17
+
+
+def test_texts_one_by_one_need_few_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their lengths; tables stay where they are meanwhile."""
+    monkeypatch.undo()
+    device, stack, recorder = torch.device("cpu"), stack_of("attention"), Counting()
+    recorded = RecordedStack(stack, torch.empty(1, 1, 8), recorder)
+    rooms = {
+        Rooms.of(Sequences.of(np.zeros(length, dtype=np.int64), device), has_grid=True) for length in range(1, 513)
+    }
+    assert len(rooms) <= 2 * 17
+    for each in rooms:
+        recorded.layout(each)
+    assert recorded.arena.num_moves == 0

@@ -27,13 +27,23 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 MOST_TOKENS = 8192
 """Up to so many this is done: with more, kernels take longer than their names."""
 LEAST = 16
-"""Sizes are multiples of this; there are at most ``STEPS`` of them from one power of two to the next."""
-STEPS = 16
+"""Sizes are multiples of this."""
+HARDLY_FELT = 64
+"""Tokens more that a GPU computes in nearly the same time, while every other size is another recording."""
+FEWEST_FULL_ROWS = 8
+"""With fewer rows, another one that belongs to nobody costs more than a mask."""
 
 
 def room_for(count: int) -> int:
-    """The next size that is recorded: up to a sixteenth more."""
-    step = max(LEAST, rounded_up(count) // (2 * STEPS))
+    """The next size that is recorded: an eighth of a power of two more at most if that is hardly felt, else a 32nd."""
+    power = rounded_up(count)
+    step = max(LEAST, min(power // 8, max(HARDLY_FELT, power // 32)))
+    return -(-count // step) * step
+
+
+def rows_for(count: int) -> int:
+    """The same of rows, each of which is felt."""
+    step = max(1, rounded_up(count) // 16)
     return -(-count // step) * step
 
 
@@ -41,7 +51,7 @@ def room_for(count: int) -> int:
 class Rooms:
     """What a recording of a block is bound to: tokens, and rows and steps of the grid where there is attention.
 
-    ``are_full`` where sequences are all as long as each other, so that tokens lie as in the grid.
+    ``are_full`` where sequences are all as long as the grid, so that tokens lie as in it.
     """
 
     tokens: int
@@ -56,9 +66,15 @@ class Rooms:
         if not has_grid:
             return cls(room_for(count + 1))
         rows, longest = len(sequences.lengths), sequences.longest
-        if rows * longest == count:
+        if rows >= FEWEST_FULL_ROWS and rows * room_for(longest) == count:
             return cls((rows + 1) * longest, rows + 1, longest, are_full=True)
-        return cls(room_for(count + 1), room_for(rows + 1), room_for(longest))
+        return cls(room_for(count + 1), rows_for(rows + 1), room_for(longest))
+
+    @classmethod
+    def largest(cls, *, has_grid: bool) -> "Rooms":
+        """Rooms for as many tokens as there may be, in most of the grids that they may lie in."""
+        tokens = MOST_TOKENS + max(MOST_TOKENS // FEWEST_FULL_ROWS, LEAST)
+        return cls(tokens, LEAST, MOST_TOKENS // LEAST) if has_grid else cls(tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +101,7 @@ class RecordedStack:
         self.mixers = [stack.block(layer).mixer for layer in range(stack.num_layers)]
         self.has_grid = any(isinstance(mixer, SelfAttention) for mixer in self.mixers)
         self._convolutions = [mixer for mixer in self.mixers if isinstance(mixer, ProjectedConv)]
+        self.layout(Rooms.largest(has_grid=self.has_grid))  # so that tables hardly ever move
 
     def are_up_to_date(self) -> bool:
         return self._weights.are_as_they_were()
