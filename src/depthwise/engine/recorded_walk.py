@@ -5,6 +5,7 @@ grid in which sequences lie. Who is who stands in tables that stay where they ar
 one sequence more than there are; whatever is recorded for nobody happens to these.
 """
 
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from depthwise.engine.walk import Walk
 from depthwise.memory import Around, Index, Places, Sequences, send_into
 from depthwise.mixers import SelfAttention
 from depthwise.mixers.projected import ProjectedConv
+from depthwise.models.block import Block
 from depthwise.models.stack import Stack
 from depthwise.shapes import Bool, Float, Int, Tensor
 
@@ -98,7 +100,9 @@ class RecordedStack:
         self.arena, self.recorder = Arena(x.new_empty(0)), recorder
         self._num_layers, self._width, self._weights = stack.num_layers, x.shape[2], Weights(stack)
         self._layouts: dict[Rooms, Layout] = {}
-        self.mixers = [stack.block(layer).mixer for layer in range(stack.num_layers)]
+        with torch.inference_mode(False), torch.no_grad():  # what follows from weights may be used anywhere
+            self.blocks = [_prepared(stack.block(layer)) for layer in range(stack.num_layers)]
+        self.mixers = [block.mixer for block in self.blocks]
         self.has_grid = any(isinstance(mixer, SelfAttention) for mixer in self.mixers)
         self._convolutions = [mixer for mixer in self.mixers if isinstance(mixer, ProjectedConv)]
         self.layout(Rooms.largest(has_grid=self.has_grid))  # so that tables hardly ever move
@@ -144,6 +148,14 @@ class RecordedStack:
         width = left + max(mixer.options.kernel_size - mixer.left for mixer in self._convolutions)
         seen = self.arena.table("seen", tokens, width, dtype=torch.long)
         return Around(seen, self.arena.table("is there", tokens, width, dtype=torch.bool), left)
+
+
+def _prepared(block: Block) -> Block:
+    """The same block, whose mixer has worked out what follows from weights alone."""
+    twin = copy.copy(block)
+    twin._modules = {**block._modules, "mixer": copy.copy(block.mixer)}
+    twin.mixer.prepare()
+    return twin
 
 
 class RecordedWalks:
@@ -229,7 +241,7 @@ class RecordedWalk(Walk):
     def run(self, layer: int, weight: Float[Tensor, "1 A"] | None = None) -> None:
         """What is recorded is worked out when it is, and not looked at again."""
         assert weight is None, "weights of gates are not recorded"
-        stack, blocks, layout, size = self.stack, self._blocks, self._layout, self._told_sizes.get(layer)
+        block, layout, size = self._recorded.blocks[layer], self._layout, self._told_sizes.get(layer)
         most = self._most.get(layer) if size is not None else None
 
         def work() -> None:
@@ -238,7 +250,7 @@ class RecordedWalk(Walk):
                 readers = layout.readers[layer, :size]
                 slots = None if layout.reader_slots is None else layout.reader_slots[layer, :size]
             places = Places.tabled(layout.sequences, readers, most, slots)
-            after = blocks.block(stack.block(layer)).run_packed(layout.states, places)
+            after = block.run_packed(layout.states, places)
             if readers is None:
                 layout.states.copy_(after)
             else:
