@@ -69,6 +69,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[PolicyConfig | None]:
         return Outcome(scores, Timing(1.0, None), NUM_EXAMPLES, int(NUM_EXAMPLES * depth), int(1000 * depth), labels)
 
     monkeypatch.setattr(module, "outcome_of", outcome)
+    monkeypatch.setattr(module.Replay, "serves", lambda run, num_rows: False)
     return tried
 
 

@@ -28,6 +28,7 @@ def test_each_policy_is_run_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
         return outcome_of(run, *given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "outcome_of", counted)
+    monkeypatch.setattr(module.Replay, "serves", lambda run, num_rows: False)
     said: list[str] = []
     trials = Trials(run, read_examples(run.task, "valid"), said.append)
     assert trials.of(FIRST) is trials.of(FIRST)

@@ -162,7 +162,8 @@ class Calibration:
             trial = self.trials.of(with_temperatures(options, self.temperatures))
             if policy is not None and trial.mean_depth <= self._shallowest(options):
                 break  # whatever is bolder gives the same
-        for family in {family_of(options) for options in self.trials.known if threshold_of(options) is not None}:
+        with_thresholds = [options for options in self.trials.known if threshold_of(options) is not None]
+        for family in dict.fromkeys(map(family_of, with_thresholds)):
             self._halve(family)
         self._draw(vectors)
         return self.best(self.trials.known.values())

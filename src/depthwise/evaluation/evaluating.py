@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -88,7 +88,6 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
         return _by_likelihood(run.task, run, examples, shows_progress)
     task = run.task
     task.check_examples(examples)
-    costs = SequenceCosts(run.model, run.policy)
     rows = task.rows([task.inputs_of(example) for example in examples])
     warm_up(task, run.engine, rows)
 
@@ -97,13 +96,21 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
         return predict_rows(task, run.engine, rows, shows_progress=shows_progress)
 
     found, timing = timed_in_turns(predict, run.device, task.recipe.evaluation.turns)
+    outcome = outcome_from(run, examples, rows, found, timing)
+    if run.engine.drafting is None:
+        return outcome
+    return replace(outcome, drafts=run.engine.drafts, layers_run=run.engine.generated_layers)
+
+
+def outcome_from(
+    run: Run, examples: Sequence[Example], rows: Sequence[Row], found: Sequence[Prediction], timing: Timing
+) -> Outcome:
+    """What predictions of the rows of examples come to, by the policy that the run has."""
+    costs = SequenceCosts(run.model, run.policy)
     texts = tuple(prediction.text for prediction in found)
     depths = [depth for prediction in found for depth in prediction.depths]
-    flops = sum(_flops(task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
-    drafted: dict[str, Any] = {}
-    if run.engine.drafting is not None:
-        drafted = {"drafts": run.engine.drafts, "layers_run": run.engine.generated_layers}
-    return Outcome(task.score(texts, examples), timing, len(depths), sum(depths), flops, texts, **drafted)
+    flops = sum(_flops(run.task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
+    return Outcome(run.task.score(texts, examples), timing, len(depths), sum(depths), flops, texts)
 
 
 def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -> int:

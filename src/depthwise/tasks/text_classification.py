@@ -36,7 +36,7 @@ from depthwise.metrics import (
     spearman,
 )
 from depthwise.models.sequence_classification import DepthwiseForSequenceClassification
-from depthwise.shapes import Tensor
+from depthwise.shapes import Float, Tensor
 from depthwise.tasks.encoding import encoded, inputs_in, marked_ids, placed
 from depthwise.tasks.sources import labelled, num_texts
 from depthwise.tasks.teaching import lesson_in, with_teacher
@@ -232,7 +232,11 @@ class TextClassification(WordDepthTask):
     def predict(self, model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[Prediction]:
         output = model(**inputs_in(batch))
         depths = [tuple(depth for depth in row if depth) for row in output.depths.tolist()]
-        logits = output.logits.float()
+        return self.answers(output.logits, depths)
+
+    def answers(self, logits: Float[Tensor, "B _labels"], depths: Sequence[tuple[int, ...]]) -> list[Prediction]:
+        """What scores, or log-probabilities, of rows say whose tokens ran so deep."""
+        logits = logits.float()
         if self.is_regression:
             return [
                 Prediction(f"{value:.6g}", None, row) for value, row in zip(logits[:, 0].tolist(), depths, strict=True)
