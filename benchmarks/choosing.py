@@ -6,7 +6,8 @@
 Stacks with random weights run batches in four ways: tokens of any depth, most tokens to the end, one depth for each
 row, and padding alone. The last table says, for several constants of ``engine.choosing``, how much slower a choice by
 them is than the faster of both, on average over all cases and at worst. Both executors take turns, so that a busy
-machine slows them alike; on a CPU with one thread, time is that of the processor alone.
+machine slows them alike; on a CPU with one thread, time is that of the processor alone. On a GPU the compact one
+repeats recorded blocks, as ``Engine`` lets it, but for ``--by-kernel``.
 """
 
 import argparse
@@ -28,13 +29,15 @@ from torch import Tensor
 from depthwise.depth import Plan
 from depthwise.engine.choosing import MaskedEncoder, constants
 from depthwise.engine.encoder import CompactEncoder
+from depthwise.engine.recorded_walk import RecordedWalks
+from depthwise.engine.recorder import GraphRecorder
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.stack import Stack
 from depthwise.models.token_classification import DepthwiseForTokenClassification
 
 MIXERS = ("attention", "lightconv", "dynamicconv")
 KINDS = ("any depth", "most", "rows", "padding")
-WORTHS = {"cpu": (0, 2e6, 4e6, 8e6, 16e6, 24e6, 32e6, 48e6), "cuda": (0, 1e9, 3e9, 1e10, 3e10, 1e11, 3e11)}
+WORTHS = {"cpu": (0, 2e6, 4e6, 8e6, 16e6, 24e6, 32e6, 48e6), "cuda": (0, 3e8, 1e9, 3e9, 1e10, 3e10, 1e11, 3e11)}
 RATES = (0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -76,7 +79,7 @@ def main(arguments: list[str]) -> None:
         times = f"{1e3 * case.masked:.2f}", f"{1e3 * case.compact:.2f}", f"{case.compact / case.masked:.2f}"
         table.add_row(*names, *operations, *times)
     console.print(table)
-    present = constants(device, dtype)
+    present = constants(device, dtype, is_recorded=device.type == "cuda" and not options.by_kernel)
     console.print(f"always compact: {_told(cases, -1e30, 1.0)}; always masked: {_told(cases, 1e30, 1.0)}")
     console.print(f"present constants, {present}: {_told(cases, present.worth, present.rate)}")
     chosen = Table("worth, Mops", *(f"rate {rate}" for rate in RATES))
@@ -102,6 +105,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", nargs="+", default=["1x8", "1x32", "1x128", "8x16", "8x64", "32x32"], metavar="BxT")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--by-kernel", action="store_true", help="record nothing, on a GPU")
     parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of which the median is taken")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
@@ -117,7 +121,7 @@ def _cases(options: argparse.Namespace, device: torch.device, dtype: torch.dtype
                     rows, length = (int(number) for number in batch.split("x"))
                     x = torch.randn(rows, length, width, device=device, dtype=dtype)
                     for kind in KINDS:
-                        yield _case(stack, x, mixer, batch, kind, options.repeats)
+                        yield _case(stack, x, mixer, batch, kind, options)
 
 
 def _stack(mixer: str, width: int, layers: int) -> Stack:
@@ -130,16 +134,18 @@ def _stack(mixer: str, width: int, layers: int) -> Stack:
     return model.eval().model.encoder.stack
 
 
-def _case(stack: Stack, x: Tensor, mixer: str, batch: str, kind: str, repeats: int) -> Case:
+def _case(stack: Stack, x: Tensor, mixer: str, batch: str, kind: str, options: argparse.Namespace) -> Case:
     (rows, length, width), layers = x.shape, stack.num_layers
     depths, valid = _depths(kind, rows, length, layers)
     plan = None if kind == "padding" else Plan.of_depths(depths, layers)
     there = None if plan is None else Plan(plan.run.to(x.device))
     steps = torch.zeros(rows, length, dtype=torch.long, device=x.device)
     known = {"valid": None if valid is None else valid.to(x.device), "leaving": None, "steps": steps}
+    recorded = RecordedWalks(GraphRecorder) if x.device.type == "cuda" and not options.by_kernel else None
+    repeats: int = options.repeats
     runs: dict[str, Callable[[], object]] = {
         "masked": partial(_run, MaskedEncoder(), stack, x, plan=there, **known),
-        "compact": partial(_run, CompactEncoder(), stack, x, plan=plan, **known),
+        "compact": partial(_run, CompactEncoder(recorded), stack, x, plan=plan, **known),
     }
     alone = x.device.type == "cpu" and torch.get_num_threads() == 1
     seconds = _cpu_seconds(runs, repeats) if alone else interleaved_seconds(runs, device=x.device, repeats=repeats)

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from depthwise.config import FixedDepthConfig
 from depthwise.depth import Plan, build_policy
-from depthwise.engine import ChosenEncoder, Engine, choosing
+from depthwise.engine import ChosenEncoder, CompactEncoder, Engine, choosing
 from depthwise.engine.choosing import Constants
+from depthwise.engine.recorded_walk import RecordedWalks
+from depthwise.engine.recorder import Rehearsal
 from depthwise.errors import InputError
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.token_classification import DepthwiseForTokenClassification
@@ -22,6 +24,7 @@ KINDS = {
     "cpu packed": Constants(16e6, 0.75),
     "cuda": Constants(20e9),
     "cuda half": Constants(150e9),
+    "cuda recorded": Constants(0.0),
 }
 """As measured, or much like it."""
 LAYERS = 4
@@ -97,6 +100,43 @@ def test_nothing_to_run_is_nothing_to_save() -> None:
 )
 def test_every_kind_of_device_has_its_own_constant(device: str, dtype: torch.dtype, kind: str) -> None:
     assert choosing.constants(torch.device(device), dtype) == KINDS[kind]
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recorded_blocks_have_a_constant_in_32_bits(dtype: torch.dtype) -> None:
+    kind = "cuda recorded" if dtype == torch.float32 else "cuda half"
+    assert choosing.constants(torch.device("cuda"), dtype, is_recorded=True) == KINDS[kind]
+
+
+def test_which_blocks_are_recorded() -> None:
+    """Those of a stack that recordings serve, where no plan weighs them; a policy that decides on the way has none."""
+    stack, x = stack_of(16).eval(), torch.empty(2, 5, 16)
+    run = torch.ones(LAYERS, 2, 5, dtype=torch.bool)
+    recording = CompactEncoder(RecordedWalks(lambda _: Rehearsal(), "cpu"))
+    assert recording.records(stack, x, None)
+    assert recording.records(stack, x, Plan(run))
+    assert not recording.records(stack, x, Plan(run, torch.ones(LAYERS, 2, 5)))
+    assert not recording.records(stack.train(), x, None)
+    assert not CompactEncoder().records(stack.eval(), x, None)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_is_recorded_is_taken_where_it_saves_anything(is_recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def constants(device: torch.device, dtype: torch.dtype, *, is_recorded: bool) -> Constants:
+        asked.append(is_recorded)
+        return KINDS["cuda recorded" if is_recorded else "cuda"]
+
+    monkeypatch.setattr(choosing, "constants", constants)
+    known: Any = {"is_recorded": is_recorded}
+    spread = Plan.of_depths(torch.arange(8).view(1, 8) % LAYERS + 1, LAYERS)
+    whole = Plan.of_depths(torch.full((1, 8), LAYERS), LAYERS)
+    assert chooses_compact(16, (1, 8), plan=spread, **known) == is_recorded
+    assert not chooses_compact(16, (1, 8), plan=whole, **known)
+    assert not chooses_compact(16, (1, 8), leaving=object(), **known)
+    assert asked == [is_recorded, is_recorded, False], "who decides on the way was not measured"
 
 
 @pytest.mark.parametrize("worth", [-1.0, 1e30])

@@ -45,17 +45,22 @@ KINDS = {
     "cpu": Constants(16e6),
     "cuda": Constants(10e9, 0.6),
     "cuda half": Constants(150e9),
+    "cuda recorded": Constants(0.0),
 }
-"""By kind of device: ``cpu packed`` where ``linear_maps`` packs weights, ``cuda half`` in 16 bits.
+"""By kind of device: ``cpu packed`` where ``linear_maps`` packs weights, ``cuda half`` in 16 bits, ``cuda recorded``
+where the compact executor repeats recorded blocks by a plan in 32 bits.
 
 ``cpu packed`` is from ``python benchmarks/choosing.py --threads 1``: 432 cases of three mixers, widths 32 to 384, 4 and
 12 layers, 8 to 1,024 tokens. This choice is 1.0 % slower than the faster of both on average and 33 % at worst (eight
 tokens of width 384, where time is that of reading weights); always compact would be 46 % slower, always masked 13 %.
 ``cpu`` is from the same cases before weights were packed. ``cuda`` is from ``python benchmarks/choosing.py --device
-cuda --mixers attention dynamicconv --widths 256 768 --layers 12 --tokens 8x128 32x128 --repeats 1`` on an H200: this
-choice is 0.6 % slower than the faster of both on average and 10 % at worst; always compact would be 40 % slower, always
-masked 7 %. In 16 bits it is not measured yet: 0.4 ms of a host's work for a block, at nearly 400 operations in a
-picosecond.
+cuda --by-kernel --mixers attention dynamicconv --widths 256 768 --layers 12 --tokens 8x128 32x128 --repeats 1`` on an
+H200: this choice is 0.6 % slower than the faster of both on average and 10 % at worst; always compact would be 40 %
+slower, always masked 7 %. In 16 bits it is not measured yet: 0.4 ms of a host's work for a block, at nearly 400
+operations in a picosecond. ``cuda recorded`` is from ``python benchmarks/faster.py speed`` on an H200: for 1 to 128
+texts of MR and IMDB and a MiniLM, the compact executor took 0.52 to 0.73 of the time of the masked one, whose blocks
+nobody records, in seven of eight cases; in the eighth, one review at a time, hardly any size had been recorded before.
+So it is taken wherever it saves anything.
 """
 EXPECTED_SHARE = 0.5
 """Of the blocks of a stack, how many a token is expected to run under a policy that decides on the way."""
@@ -89,7 +94,9 @@ class ChosenEncoder:
         is_sharded = any(isinstance(block, FSDPModule) for block in stack.layers)
         if plan is None and leaving is not None:
             plan = planned(stack, leaving, steps, valid)
-        chosen = self.compact if not is_sharded and saves_time(stack, x, valid, plan, leaving) else self.masked
+        is_recorded = structure is None and self.compact.records(stack, x, plan)
+        saves = not is_sharded and saves_time(stack, x, valid, plan, leaving, is_recorded=is_recorded)
+        chosen = self.compact if saves else self.masked
         return chosen(stack, x, valid=valid, plan=plan, leaving=leaving, steps=steps, structure=structure)
 
 
@@ -136,6 +143,8 @@ def saves_time(
     valid: Bool[Tensor, "B T"] | None,
     plan: Plan | None,
     leaving: Leaving | None,
+    *,
+    is_recorded: bool = False,
 ) -> bool:
     """Whether the compact executor is expected to be the faster one. Waits for padding or a plan that a device has."""
     num_places, num_blocks = x.shape[0] * x.shape[1], stack.num_layers
@@ -148,7 +157,7 @@ def saves_time(
     else:
         num_real = num_places if valid is None else int(valid.sum())
         num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
-    known = constants(x.device, x.dtype)
+    known = constants(x.device, x.dtype, is_recorded=is_recorded and (plan is not None or leaving is None))
     return 2 * _num_parameters(stack) * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
 
 
@@ -171,9 +180,11 @@ def _num_parameters(stack: Stack) -> int:
 _COUNTED: weakref.WeakKeyDictionary[Stack, int] = weakref.WeakKeyDictionary()
 
 
-def constants(device: torch.device, dtype: torch.dtype) -> Constants:
+def constants(device: torch.device, dtype: torch.dtype, *, is_recorded: bool = False) -> Constants:
     """Those of the kind of device and precision; devices that are none of these are taken for a GPU."""
     kind = device.type if device.type in KINDS else "cuda"
-    if kind == "cuda":
-        return KINDS["cuda" if dtype.itemsize >= torch.float32.itemsize else "cuda half"]
-    return KINDS["cpu packed" if can_pack(torch.empty(0, dtype=dtype)) else "cpu"]
+    if kind == "cpu":
+        return KINDS["cpu packed" if can_pack(torch.empty(0, dtype=dtype)) else "cpu"]
+    if dtype.itemsize < torch.float32.itemsize:
+        return KINDS["cuda half"]
+    return KINDS["cuda recorded" if is_recorded else "cuda"]

@@ -90,6 +90,12 @@ class CompactEncoder:
         output = StackOutput(_put_back(x, there, last), _put_back(stack.normalized(x), there, seen))
         return output, torch.zeros_like(steps).flatten().index_copy(0, there, depths.to(steps.dtype)).view_as(steps)
 
+    def records(self, stack: Stack, x: Float[Tensor, "B T D"], plan: Plan | None) -> bool:
+        """Whether blocks of this stack are recorded for so many tokens, which no plan weighs."""
+        if self._recorded is None or _has_weights(plan):
+            return False
+        return self._recorded.serve(stack, x.flatten(0, 1).unsqueeze(0))
+
     @contextmanager
     def _walk(self, stack: Stack, x: Float[Tensor, "1 N D"], rows: Index, is_weighed: bool) -> Iterator[Walk]:
         """By recorded blocks where there are such, and nobody else is walking that way."""
