@@ -229,6 +229,7 @@ def test_weights_of_gates_and_others_meanwhile_go_by_hand() -> None:
 def test_graphs(build: Model, mixer: str, dtype: torch.dtype, worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of several sizes from the same tables: by hand, recorded and repeated; nobody waits while they repeat."""
     monkeypatch.setattr(projected, "WORTH_FOLDING_RECORDED", worth)
+    monkeypatch.setattr(recorded_walk, "MOST_TOKENS", 512)
     glu = {} if mixer == "attention" else {"glu": worth == inf}  # with which nothing is folded
     model = build("token_classification", mixer, "post", stack={"num_layers": LAYERS, **glu})
     stack = model.to(DEVICE, dtype).model.encoder.stack
