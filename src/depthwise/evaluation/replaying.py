@@ -11,6 +11,7 @@ from itertools import chain
 import torch
 
 from depthwise.data import Row
+from depthwise.data.progress import shown
 from depthwise.depth import Context, Policy, Visit
 from depthwise.depth.policy import State
 from depthwise.evaluation.predicting import prediction_batches, run_by
@@ -53,7 +54,7 @@ class Replay:
         model.use_policy(listener)
         try:
             with torch.inference_mode(), run_by(run.engine):
-                for batch in batches:
+                for batch in shown(batches, "listening at all exits", len(batches)):
                     inputs = placed(task.collate([rows[index] for index in batch]), run.device)
                     output = run.model(**inputs_in(inputs))
                     said.append(output.logits.unsqueeze(1))
