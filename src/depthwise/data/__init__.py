@@ -1,7 +1,7 @@
 """From text to batches: corpora, tokenizers, tokenised corpora on disk, batches by token budget, padded tensors.
 
 corpus → tokenizer → store → batches → tensors
-corpora, hub   tokenizers, codes   building, store, labels   batches   collate
+corpora, hub   tokenizers, tokenizer_cache, codes   building, kept, store, labels   batches   collate
 
 What single tasks need besides:
 
@@ -52,6 +52,7 @@ from depthwise.data.sentence_pairs import PairOptions, SentencePairs
 from depthwise.data.squad import Answer, Question, SquadJson
 from depthwise.data.store import Row, TokenStore
 from depthwise.data.templates import PairForm, pair_form
+from depthwise.data.tokenizer_cache import trained_tokenizers
 from depthwise.data.tokenizers import (
     TokenizerOptions,
     Tokenizers,
@@ -145,5 +146,6 @@ __all__ = [
     "tokenizer_from_codes",
     "train_tokenizer",
     "train_tokenizers",
+    "trained_tokenizers",
     "with_joiners",
 ]

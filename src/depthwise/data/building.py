@@ -1,15 +1,11 @@
 """Tokenise a corpus once, and find it again.
 
-A store lies in the cache under a key made of the content of its files, the tokenizers and the options; where the files
-lie does not matter. It is written beside its place and renamed at the end, so that whatever interrupts the writing
-leaves nothing that could be mistaken for a whole store. Processes that want the same store wait for the first to
-write it. Its report names files as they were called when it was written.
+A store lies in the cache (``kept``) under a key made of the content of its files, the tokenizers and the options; where
+the files lie does not matter. Its report names files as they were called when it was written.
 """
 
 import hashlib
 import json
-import logging
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,10 +14,10 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from filelock import FileLock
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from depthwise.data.corpora import Corpus
+from depthwise.data.kept import kept
 from depthwise.data.labels import LabelColumn
 from depthwise.data.lines import Example, Fault, LineReport, LineRules
 from depthwise.data.progress import shown
@@ -32,7 +28,6 @@ from depthwise.data.store import (
     MARKS,
     OFFSETS,
     TokenStore,
-    damage,
     marks_file,
     offsets_file,
     token_type,
@@ -46,7 +41,6 @@ from depthwise.errors import ConfigError, DataError, Problem
 TOO_LONG = ("skip", "cut")
 CHUNK_LINES, CHUNK_CHARACTERS = 8192, 4_000_000
 """How much is tokenised at a time: enough to keep all cores busy, little enough to fit anywhere."""
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,20 +90,12 @@ def build_store(
     With ``marks``, every id has the number of its word beside it.
     """
     assert len(tokenizers) == corpus.num_texts
-    place = cache / store_key(corpus, tokenizers, options, marks)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f".{place.name}.lock"):
-            if place.exists():
-                if (fault := damage(place)) is None:
-                    return TokenStore(place)
-                log.warning("%s is damaged (%s); %s is tokenised again", place, fault, corpus.name)
-            _write_beside(place, corpus, tokenizers, options, marks)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(
-            f"{cache} cannot hold the tokenised corpus: {reason}; free space or give another cache"
-        ) from error
+    place = kept(
+        cache / store_key(corpus, tokenizers, options, marks),
+        lambda folder: _write(folder, corpus, tokenizers, options, marks),
+        what="the tokenised corpus",
+        again=f"{corpus.name} is tokenised again",
+    )
     return TokenStore(place)
 
 
@@ -143,26 +129,6 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
             for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
                 digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _write_beside(
-    place: Path,
-    corpus: Corpus,
-    tokenizers: Sequence[PreTrainedTokenizerBase],
-    options: StoreOptions,
-    marks: TextMarks | None,
-) -> None:
-    """Write to a folder beside the place, then let it take the place. The caller holds the lock."""
-    beside = f".{place.name}-"
-    for leftover in place.parent.glob(f"{beside}*"):  # of a process that was killed: whoever lives holds the lock
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=beside, dir=place.parent, ignore_cleanup_errors=True) as workshop:
-        new = Path(workshop, "new")
-        new.mkdir()
-        _write(new, corpus, tokenizers, options, marks)
-        if place.exists():
-            place.rename(Path(workshop, "damaged"))
-        new.rename(place)
 
 
 def _write(

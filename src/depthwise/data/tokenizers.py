@@ -192,6 +192,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # of whatever kind: the library does not check what it reads
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise DataError(f"{folder} holds no tokenizer that can be loaded: {reason}; save it again") from error
+    for how in ("is_local", "local_files_only"):  # it was found, which is no part of it
+        tokenizer.init_kwargs.pop(how, None)
     if tokenizer.eos_token is None:
         tokenizer.eos_token = tokenizer.sep_token
     for name, token in (("padding", tokenizer.pad_token), ("end of sequence", tokenizer.eos_token)):

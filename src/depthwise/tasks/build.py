@@ -14,7 +14,7 @@ from depthwise.data import (
     Tokenizers,
     load_tokenizers,
     tokenizer_from_codes,
-    train_tokenizers,
+    trained_tokenizers,
 )
 from depthwise.errors import CheckpointError, ConfigError, Problem
 from depthwise.tasks.base import Task
@@ -23,7 +23,7 @@ from depthwise.tasks.masked_language_modeling import MaskedLanguageModeling
 from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.pair_sources import pair_corpora
 from depthwise.tasks.question_answering import QuestionAnswering
-from depthwise.tasks.run_folder import run_config
+from depthwise.tasks.run_folder import cache_folder, run_config
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.tasks.sizing import Facts, sized
 from depthwise.tasks.sources import labelled, pairs, questions, running_text, summaries, tagged
@@ -147,7 +147,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
         return Tokenizers(made[0], made[-1])
     assert options.vocab_size is not None, "sized() decides it"
     assert options.kind is not None, "sized() decides it"
-    return train_tokenizers(
+    return trained_tokenizers(
         corpus,
         TokenizerOptions(
             kind=options.kind,
@@ -161,6 +161,7 @@ def _new_tokenizers(corpus: Corpus, recipe: Recipe) -> Tokenizers:
         ),
         rules,
         joint=joint,
+        cache=cache_folder(recipe.data.cache),
     )
 
 
