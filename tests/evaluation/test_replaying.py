@@ -19,6 +19,7 @@ from depthwise.config import (
 )
 from depthwise.data import Example
 from depthwise.depth import build_policy
+from depthwise.errors import InputError
 from depthwise.evaluation import Run, Trials, by_policy, load_run, outcome_of, read_examples, replaying
 from depthwise.evaluation import trials as module
 from depthwise.evaluation.evaluating import Outcome
@@ -96,6 +97,18 @@ def test_the_policy_of_the_run_stays(make_run: MakeRun) -> None:
     before = run.model.policy
     replaying.Replay(used, used.task.rows([used.task.inputs_of(example) for example in examples]))
     assert run.model.policy is before
+
+
+def test_a_batch_that_does_not_fit(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, examples = run_of(make_run, "leaving classes")
+
+    def full(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(run.model, "forward", full)
+    with pytest.raises(InputError, match=r"too little memory .*; give fewer by evaluation\.batch_tokens"):
+        Trials(run, examples)
+    assert run.model.policy is None
 
 
 @pytest.mark.parametrize("kind", ["classes", "leaving tags", "leaving text", "structured classes"])

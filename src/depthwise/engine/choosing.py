@@ -59,8 +59,8 @@ H200: this choice is 0.6 % slower than the faster of both on average and 10 % at
 slower, always masked 7 %. In 16 bits it is not measured yet: 0.4 ms of a host's work for a block, at nearly 400
 operations in a picosecond. ``cuda recorded`` is from ``python benchmarks/faster.py speed`` on an H200: for 1 to 128
 texts of MR and IMDB and a MiniLM, the compact executor took 0.52 to 0.73 of the time of the masked one, whose blocks
-nobody records, in seven of eight cases; in the eighth, one review at a time, hardly any size had been recorded before.
-So it is taken wherever it saves anything.
+nobody records, in seven of eight cases, and 1.4 times as long in the eighth, one review at a time, whose sizes seldom
+repeated. Sizes are fewer since. So it is taken wherever it saves anything.
 """
 EXPECTED_SHARE = 0.5
 """Of the blocks of a stack, how many a token is expected to run under a policy that decides on the way."""

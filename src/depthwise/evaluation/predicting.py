@@ -111,8 +111,15 @@ def _answers(
 
 
 def _predicted(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
-    try:
+    with within_memory(task):
         return task.predictions(model, rows)
+
+
+@contextmanager
+def within_memory(task: Task) -> Iterator[None]:
+    """Says what to do where a GPU has too little memory for a batch."""
+    try:
+        yield
     except torch.OutOfMemoryError:
         budget = task.recipe.evaluation.batch_tokens
         raise InputError(

@@ -14,8 +14,9 @@ from depthwise.data import Row
 from depthwise.data.progress import shown
 from depthwise.depth import Context, Policy, Visit
 from depthwise.depth.policy import State
-from depthwise.evaluation.predicting import prediction_batches, run_by
+from depthwise.evaluation.predicting import prediction_batches, run_by, within_memory
 from depthwise.evaluation.runs import Run
+from depthwise.kernels.attention import for_changing_lengths
 from depthwise.models.exits import HasExits
 from depthwise.shapes import Bool, Float, Int, Tensor
 from depthwise.tasks import Prediction, TextClassification
@@ -53,7 +54,7 @@ class Replay:
         said, lengths = [], []
         model.use_policy(listener)
         try:
-            with torch.inference_mode(), run_by(run.engine):
+            with torch.inference_mode(), run_by(run.engine), for_changing_lengths(), within_memory(task):
                 for batch in shown(batches, "listening at all exits", len(batches)):
                     inputs = placed(task.collate([rows[index] for index in batch]), run.device)
                     output = run.model(**inputs_in(inputs))
