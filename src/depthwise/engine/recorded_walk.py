@@ -31,7 +31,8 @@ MOST_TOKENS = 8192
 LEAST = 16
 """Sizes are multiples of this."""
 HARDLY_FELT = 64
-"""Tokens more that a GPU computes in nearly the same time, while every other size is another recording."""
+"""Tokens more that should hardly add to the time of a GPU, whose products come in tiles of 64 rows or more, while every
+other size is another recording. Not measured yet."""
 FEWEST_FULL_ROWS = 8
 """With fewer rows, another one that belongs to nobody costs more than a mask."""
 
