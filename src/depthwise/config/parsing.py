@@ -9,6 +9,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
 from math import inf
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -62,28 +63,39 @@ class Findings:
 
 def build(kind: type[Any], options: Mapping[Any, Any], findings: Findings) -> Any:
     """A dataclass from nested dictionaries; what is missing stands as none, what is unknown is left out."""
-    return _build(kind, options, "", findings, dict(_sections(kind)))
+    return _build(kind, options, "", findings, _sections(kind))
 
 
-def _sections(kind: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]]:
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    """The types of all options, found once: a configuration is parsed whenever a model is asked for its options."""
+    return get_type_hints(kind)
+
+
+@cache
+def _sections(kind: type[Any]) -> Mapping[str, type[Any]]:
     """Every section by its path."""
+    return dict(_found_sections(kind, ""))
+
+
+def _found_sections(kind: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:
     yield path, kind
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in _hints(kind).items():
         for inner in _alternatives(hint):
             if is_dataclass(inner) and isinstance(inner, type):
-                yield from _sections(inner, f"{path}{name}.")
+                yield from _found_sections(inner, f"{path}{name}.")
 
 
 def option_paths(kind: type[Any]) -> Iterator[str]:
     """Every option of a dataclass and of its sections by its path."""
-    for path, section in _sections(kind):
-        yield from (path + name for name in get_type_hints(section))
+    for path, section in _sections(kind).items():
+        yield from (path + name for name in _hints(section))
 
 
 def _build(
-    kind: type[Any], options: Mapping[Any, Any], path: str, findings: Findings, sections: dict[str, type[Any]]
+    kind: type[Any], options: Mapping[Any, Any], path: str, findings: Findings, sections: Mapping[str, type[Any]]
 ) -> Any:
-    hints, values = get_type_hints(kind), {}
+    hints, values = _hints(kind), {}
     for key, value in options.items():
         if key in hints:
             findings.given.add(path + key)
@@ -100,13 +112,13 @@ def _build(
     return kind(**values)
 
 
-def _unknown(name: str, path: str, findings: Findings, sections: dict[str, type[Any]]) -> Problem:
+def _unknown(name: str, path: str, findings: Findings, sections: Mapping[str, type[Any]]) -> Problem:
     """Suggests the same name in another section, else the nearest name in this one, else lists them all.
 
     A name in this section that is nearly the same, such as a plural, comes before those in others.
     """
-    known = get_type_hints(sections[path])
-    elsewhere = [section + name for section, kind in sections.items() if name in get_type_hints(kind)]
+    known = _hints(sections[path])
+    elsewhere = [section + name for section, kind in sections.items() if name in _hints(kind)]
     close = nearest(name, known, least=0.9) if elsewhere else nearest(name, known)
     meant = [*([path + close] if close else []), *elsewhere]
     findings.meant.update(meant)
@@ -114,7 +126,7 @@ def _unknown(name: str, path: str, findings: Findings, sections: dict[str, type[
     return Problem(path + name, f"unknown option; {remedy}")
 
 
-def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: dict[str, type[Any]]) -> Any:
+def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: Mapping[str, type[Any]]) -> Any:
     """The value in the form that a dataclass keeps; what does not fit stays as it is, for the type check to report."""
     for kind in _alternatives(hint):
         if isinstance(value, Mapping) and is_dataclass(kind) and isinstance(kind, type):
@@ -135,7 +147,7 @@ def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: dict
 
 def option_problems(config: object, rules: Rules, path: str = "") -> Iterator[Problem]:
     """What is wrong with the options of a dataclass and its sections, each by itself."""
-    for name, hint in get_type_hints(type(config)).items():
+    for name, hint in _hints(type(config)).items():
         value = getattr(config, name)
         message = type_message(value, hint) or (rules[name](value) if name in rules and value is not None else None)
         if message:

@@ -70,14 +70,14 @@ class Reconstruction:
 
     def __init__(self, folder: Path, cache: Path, copies: int | None = None) -> None:
         self.folder, self.copies = folder, copies
-        self.config = _config_of(folder)
+        self.options = _config_of(folder).options
         self.tokenizer = load_tokenizers(folder).source
         self.cache = NumberCache(cache / CACHE / f"{self.digest[:32]}.sqlite", self.digest, len(self.depths))
 
     @property
     def depths(self) -> tuple[int, ...]:
         """The depths at which words are guessed."""
-        return self.config.options.exit_depths
+        return self.options.exit_depths
 
     @property
     def num_layers(self) -> int:
@@ -86,7 +86,7 @@ class Reconstruction:
     @cached_property
     def digest(self) -> str:
         """Tells apart what gives different losses: weights, options, tokenizer, and how words are masked."""
-        digest = hashlib.sha256(json.dumps([as_dict(self.config.options), self.copies], sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([as_dict(self.options), self.copies], sort_keys=True).encode())
         digest.update(tokenizer_identity(self.tokenizer).encode())
         for path in weight_files(self.folder):
             with path.open("rb") as file:
@@ -158,7 +158,7 @@ class Reconstruction:
         return found
 
     def _copies(self, number: int, text: PiecedText) -> Iterator[_Copy]:
-        limit = self.config.options.encoder.max_positions if self.config.options.encoder is not None else None
+        limit = self.options.encoder.max_positions if self.options.encoder is not None else None
         width = len(text.ids) if limit is None else limit - self._template.num_special
         for begin in range(0, len(text.ids), max(1, width)):
             window = slice(begin, min(begin + width, len(text.ids)))
