@@ -48,7 +48,7 @@ KINDS = {
     "cuda recorded": Constants(0.0),
 }
 """By kind of device: ``cpu packed`` where ``linear_maps`` packs weights, ``cuda half`` in 16 bits, ``cuda recorded``
-where the compact executor repeats recorded blocks by a plan in 32 bits.
+where the compact executor repeats recorded blocks by a plan, in any precision.
 
 ``cpu packed`` is from ``python benchmarks/choosing.py --threads 1``: 432 cases of three mixers, widths 32 to 384, 4 and
 12 layers, 8 to 1,024 tokens. This choice is 1.0 % slower than the faster of both on average and 33 % at worst (eight
@@ -56,11 +56,12 @@ tokens of width 384, where time is that of reading weights); always compact woul
 ``cpu`` is from the same cases before weights were packed. ``cuda`` is from ``python benchmarks/choosing.py --device
 cuda --by-kernel --mixers attention dynamicconv --widths 256 768 --layers 12 --tokens 8x128 32x128 --repeats 1`` on an
 H200: this choice is 0.6 % slower than the faster of both on average and 10 % at worst; always compact would be 40 %
-slower, always masked 7 %. In 16 bits it is not measured yet: 0.4 ms of a host's work for a block, at nearly 400
-operations in a picosecond. ``cuda recorded`` is from ``python benchmarks/faster.py speed`` on an H200: for 1 to 128
-texts of MR and IMDB and a MiniLM, the compact executor took 0.52 to 0.73 of the time of the masked one, whose blocks
-nobody records, in seven of eight cases, and 1.4 times as long in the eighth, one review at a time, whose sizes seldom
-repeated. Sizes are fewer since. So it is taken wherever it saves anything.
+slower, always masked 7 %. ``cuda half`` is not measured: 0.4 ms of a host's work for a block, at nearly 400 operations
+in a picosecond. ``cuda recorded`` is from ``python benchmarks/choosing.py --device cuda --dtype DTYPE --mixers
+attention --widths 384 --layers 6 --tokens 1x32 1x256 8x32 8x128 32x128 --repeats 1`` on an H200. Blocks of the masked
+executor are recorded by nobody, so that the compact one is taken wherever it saves anything. In float32 and bfloat16
+this choice is 1.4 and 0.0 % slower than the faster of both on average, 25 and 0 % at worst; always masked would be 57
+and 104 % slower.
 """
 EXPECTED_SHARE = 0.5
 """Of the blocks of a stack, how many a token is expected to run under a policy that decides on the way."""
@@ -185,6 +186,6 @@ def constants(device: torch.device, dtype: torch.dtype, *, is_recorded: bool = F
     kind = device.type if device.type in KINDS else "cuda"
     if kind == "cpu":
         return KINDS["cpu packed" if can_pack(torch.empty(0, dtype=dtype)) else "cpu"]
-    if dtype.itemsize < torch.float32.itemsize:
-        return KINDS["cuda half"]
-    return KINDS["cuda recorded" if is_recorded else "cuda"]
+    if is_recorded:
+        return KINDS["cuda recorded"]
+    return KINDS["cuda half" if dtype.itemsize < torch.float32.itemsize else "cuda"]
