@@ -54,14 +54,14 @@ def encoder_of(mixer: str, norm: str) -> Any:
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5) | st.sampled_from([[6], [4, 4, 4]]),
     left=st.booleans(),
     num_full=st.sampled_from([0, 0, 1, LAYERS]),
     spared=st.sampled_from([0, 5, 1000]),
 )
 def test_any_plan(mixer: str, norm: str, seed: int, lengths: list[int], left: bool, num_full: int, spared: int) -> None:
     """Any token may run any block, or all of them the first ones; padding stands on either side; also weights, where
-    norms allow them. It does not matter when sequences part."""
+    norms allow them. It does not matter when sequences part, and the states that come in stay as they are."""
     torch.manual_seed(seed)
     encoder, longest = encoder_of(mixer, norm), max(lengths)
     x = torch.randn(len(lengths), longest, 8, dtype=torch.float64)
@@ -71,13 +71,14 @@ def test_any_plan(mixer: str, norm: str, seed: int, lengths: list[int], left: bo
     run[:num_full] = True
     weight = torch.rand(LAYERS, *x.shape[:2], dtype=torch.float64) if norm == "pre" and seed % 2 else None
     plan, steps = Plan(run, weight), torch.zeros(x.shape[:2], dtype=torch.long)
-    executor = CompactEncoder()
+    executor, before = CompactEncoder(), x.clone()
     with torch.inference_mode(), patch.dict(SPARED_THAT_PARTS, cpu=spared):
         expected = run_masked(encoder.stack, x, plan, valid=valid)
         found, depths = executor(encoder.stack, x, valid=valid, plan=plan, leaving=None, steps=steps)
     assert_same(found.last, expected.last)
     assert_same(found.final, expected.final)
     assert torch.equal(depths, (run & valid).sum(0))
+    assert torch.equal(x, before)
     assert executor.token_layers == int((run & valid).sum())
 
 

@@ -84,7 +84,9 @@ def test_any_plan(norm: str, seed: int, batches: list[list[int]]) -> None:
     executor = CompactEncoder(RecordedWalks(lambda _: recorder, "cpu"))
     for number, lengths in enumerate([*batches, batches[0]]):
         x, valid, plan = drawn(seed + number, lengths, torch.float64)
+        before = x.clone()
         found, depths = walked(executor, stack, x, valid, plan)
+        assert torch.equal(x, before), "the states that come in stay as they are"
         expected = run_masked(stack, x, plan, valid=valid)
         torch.testing.assert_close(found.last, expected.last, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(found.final, expected.final, rtol=1e-10, atol=1e-12)

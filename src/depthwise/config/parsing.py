@@ -9,7 +9,6 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache
 from math import inf
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -27,6 +26,8 @@ _WORDS = {
     NoneType: "null",
 }
 _PLURALS = {int: "whole numbers", float: "numbers", str: "texts", dict: "mappings"}
+_HINTS: dict[type[Any], Mapping[str, Any]] = {}
+_SECTIONS: dict[type[Any], Mapping[str, type[Any]]] = {}
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
@@ -66,16 +67,18 @@ def build(kind: type[Any], options: Mapping[Any, Any], findings: Findings) -> An
     return _build(kind, options, "", findings, _sections(kind))
 
 
-@cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
     """The types of all options, found once: a configuration is parsed whenever a model is asked for its options."""
-    return get_type_hints(kind)
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
 
 
-@cache
 def _sections(kind: type[Any]) -> Mapping[str, type[Any]]:
-    """Every section by its path."""
-    return dict(_found_sections(kind, ""))
+    """Every section by its path; found once."""
+    if kind not in _SECTIONS:
+        _SECTIONS[kind] = dict(_found_sections(kind, ""))
+    return _SECTIONS[kind]
 
 
 def _found_sections(kind: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:

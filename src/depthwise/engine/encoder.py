@@ -65,18 +65,18 @@ class CompactEncoder:
         if run is not None and is_as_it_lies and not _has_weights(plan):
             x, num_begun = _begun(stack, x, run)
         places = np.flatnonzero(real.numpy())
-        there = on_device(places, x.device)
-        packed = x.flatten(0, 1).index_select(0, there).unsqueeze(0)
+        there = None if len(places) == real.numel() else on_device(places, x.device)
+        packed = _taken(x.flatten(0, 1), there).unsqueeze(0)
         with self._walk(stack, packed, places // x.shape[1], structure is not None or _has_weights(plan)) as walk:
             if structure is not None:
                 _run_structured(walk, structure, x.shape[1])
             elif plan is not None and run is not None:
-                weights = None if plan.weight is None else sent(plan.weight, x.device).flatten(1)[:, there]
-                run = run if len(places) == real.numel() else run[:, places]
+                weights = None if plan.weight is None else _taken(sent(plan.weight, x.device).flatten(1), there, 1)
+                run = run if there is None else run[:, places]
                 walk.depths += num_begun
                 _run_plan(walk, run[num_begun:], weights, num_begun)
             elif leaving is not None:
-                question = _Question(leaving, steps.flatten().index_select(0, there), x.shape[1])
+                question = _Question(leaving, _taken(steps.flatten(), there), x.shape[1])
                 _run_leaving(walk, leaving.exits, question)
             else:
                 for layer in range(stack.num_layers):
@@ -86,7 +86,7 @@ class CompactEncoder:
         self.token_layers += int(walk.depths.sum())
         depths = on_device(walk.depths, x.device)
         seen = stack.normalized_each(last, depths.unsqueeze(0))
-        if len(places) == real.numel():
+        if there is None:
             return StackOutput(last.view_as(x), seen.view_as(x)), depths.to(steps.dtype).view_as(steps)
         output = StackOutput(_put_back(x, there, last), _put_back(stack.normalized(x), there, seen))
         return output, torch.zeros_like(steps).flatten().index_copy(0, there, depths.to(steps.dtype)).view_as(steps)
@@ -294,6 +294,11 @@ def _context(leaving: Leaving, steps: Int[Tensor, "B T"], valid: Bool[Tensor, "B
     """What a policy knows that plans for a padded batch."""
     context = Context(shape=(steps.shape[0], steps.shape[1]), exits=leaving.exits, steps=steps, valid=valid)
     return context if leaving.summary is None else context.of_rows()
+
+
+def _taken(values: Tensor, there: Int[Tensor, "N"] | None, axis: int = 0) -> Tensor:
+    """What stands at these places; none means all of them."""
+    return values if there is None else values.index_select(axis, there)
 
 
 def _put_back(x: Float[Tensor, "B T D"], there: Int[Tensor, "N"], found: Float[Tensor, "1 N D"]) -> Tensor:

@@ -17,14 +17,14 @@ class Walk:
     """Those that are still of use, all in one long row. Indices are the host's; only ``x``, their states, is elsewhere.
 
     ``origin`` says where they stood at the start, and ``depths`` how many blocks each token has run since; whoever lets
-    them run counts.
+    them run counts. The states that a walk begins with are not its own: they stay as they are.
     """
 
     def __init__(self, stack: Stack, blocks: PackedBlocks, x: Float[Tensor, "1 N D"], rows: Index) -> None:
         self.stack, self.x, self._blocks = stack, x, blocks
         self.sequences, self.origin = Sequences.of(rows, x.device), np.arange(len(rows))
         self.depths = np.zeros(len(rows), dtype=np.int64)
-        self._done = x
+        self._done, self._are_own = x, False
         self._told: dict[int, Places] = {}
 
     @cached_property
@@ -49,15 +49,18 @@ class Walk:
         after = self._blocks.block(self.stack.block(layer)).run_packed(self.x, places, weight)
         if places.readers_there is None:
             self.x = after
-        else:
+        elif self._are_own:
             self.x.index_copy_(1, places.readers_there, after)
+        else:
+            self.x = self.x.index_copy(1, places.readers_there, after)
+        self._are_own = True
 
     def keep(self, tokens: Index) -> None:
         """Go on with these tokens, whole sequences, alone."""
         if len(tokens) == len(self.rows):
             return
         self._put_aside()
-        self.x = self.x.index_select(1, on_device(tokens, self.x.device))
+        self.x, self._are_own = self.x.index_select(1, on_device(tokens, self.x.device)), True
         self.sequences, self.origin = Sequences.of(self.rows[tokens], self.x.device), self.origin[tokens]
         self._told = {}
 
@@ -73,5 +76,5 @@ class Walk:
             self._done.index_copy_(1, on_device(self.origin, self.x.device), self.x)
 
     def _states(self) -> Float[Tensor, "1 N D"]:
-        """Those of now, which nobody writes to."""
-        return self.x
+        """Those of now, which nobody else writes to."""
+        return self.x if self._are_own else self.x.clone()
