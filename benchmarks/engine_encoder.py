@@ -4,6 +4,9 @@
 fewer operations it takes, fill included (``models.cost``): 1 means that every operation saved was time saved. The whole
 stack is timed by whichever of engine and model is faster. The *bound* is the same of the linear maps alone: products of
 the sizes that the engine comes to, with nothing around them.
+
+What is padding is known to the host, as it is to ``evaluate`` and ``predict``. Without that an engine asks the device
+for it, at every call, and waits until whatever was asked before is done.
 """
 
 from collections.abc import Iterator, Sequence
@@ -168,28 +171,34 @@ def cases(setting: Setting) -> Iterator[Case]:
         cost = StackCost(stack, setting.width)
         for kind in KINDS:
             for batch in setting.batches:
-                ids = torch.randint(4, 1000, (batch, LENGTH)).to(setting.device)
+                inputs = _inputs((batch, LENGTH), setting.device)
                 depths = drawn_depths(kind, (batch, LENGTH))
                 plan = Plan.of_depths(depths, LAYERS)
                 there = Plan(plan.run.to(setting.device))
                 flops = sum(cost.plan(row).flops for row in depths.tolist())
                 runs = {
-                    "model_full": partial(_predicted, model, ids),
-                    "engine_full": partial(engine, ids),
-                    "masked": partial(_predicted, model, ids, plan=there),
-                    "engine": partial(engine, ids, plan=plan),
+                    "model_full": partial(_predicted, model, **inputs),
+                    "engine_full": partial(engine, **inputs),
+                    "masked": partial(_predicted, model, **inputs, plan=there),
+                    "engine": partial(engine, **inputs, plan=plan),
                 }
                 runs["products_full"] = partial(_replayed, _products(runs["engine_full"]))
-                runs["products"] = partial(_replayed, _products(partial(by_kernel, ids, plan=plan)))
+                runs["products"] = partial(_replayed, _products(partial(by_kernel, **inputs, plan=plan)))
                 seconds = interleaved_seconds(runs, device=setting.device, repeats=setting.repeats)
                 saved = cost.forward(LENGTH).flops * batch / flops
                 times = {name: 1000 * value for name, value in seconds.items()}
                 yield Case(mixer, kind, batch, float(depths.double().mean()), saved, **times)
 
 
+def _inputs(shape: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
+    """Rows without padding."""
+    mask = torch.ones(shape, dtype=torch.long)
+    return {"input_ids": torch.randint(4, 1000, shape).to(device), "attention_mask": mask}
+
+
 @torch.inference_mode()
-def _predicted(model: DepthwiseForTokenClassification, ids: Tensor, **inputs: object) -> object:
-    return model(ids, **inputs)
+def _predicted(model: DepthwiseForTokenClassification, **inputs: object) -> object:
+    return model(**inputs)
 
 
 Products = list[tuple[nn.Module, Tensor]]
@@ -230,12 +239,10 @@ def ragged(setting: Setting) -> Iterator[Ragged]:
         for batch in setting.batches:
             lengths = torch.randint(1, LENGTH + 1, (batch,))
             lengths[0] = LENGTH
-            mask = (torch.arange(LENGTH) < lengths.unsqueeze(1)).long().to(setting.device)
-            ids = torch.randint(4, 1000, (batch, LENGTH)).to(setting.device)
-            runs = {
-                "model": partial(_predicted, model, ids, attention_mask=mask),
-                "engine": partial(engine, ids, attention_mask=mask),
-            }
+            mask = (torch.arange(LENGTH) < lengths.unsqueeze(1)).long()
+            inputs = _inputs((batch, LENGTH), setting.device) | {"attention_mask": mask}
+            there = inputs | {"attention_mask": mask.to(setting.device)}
+            runs = {"model": partial(_predicted, model, **there), "engine": partial(engine, **inputs)}
             seconds = interleaved_seconds(runs, device=setting.device, repeats=setting.repeats)
             padding = 1 - float(lengths.sum()) / (batch * LENGTH)
             yield Ragged(mixer, batch, padding, 1000 * seconds["model"], 1000 * seconds["engine"])
@@ -249,7 +256,7 @@ def growing(setting: Setting, longest: int) -> Iterator[Growing]:
         if mixer == "attention":
             continue
         engine = Engine(build(mixer, setting))
-        runs = {length: partial(engine, torch.randint(4, 1000, (1, length)).to(setting.device)) for length in lengths}
+        runs = {length: partial(engine, **_inputs((1, length), setting.device)) for length in lengths}
         seconds = interleaved_seconds(runs, device=setting.device, repeats=1)
         memory = [float(peak_bytes(run, device=setting.device)) for run in runs.values()]
         times = list(seconds.values())
