@@ -453,10 +453,12 @@ def test_every_tile_gives_the_same(convolve: Convolve, tile: Tile, taps: int, mo
     check(convolve, randn(1, 50, 17), randn(1, 50, 1, taps), left=taps - 1)
 
 
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("operation", sorted(tiles.MEASURED))
-def test_a_band_holds_every_tap(operation: str) -> None:
+def test_a_band_holds_every_tap(operation: str, single: bool) -> None:
+    sizes = {"width": 64, "num_outputs": 500, "num_sources": 500}
     for taps in range(1, 256):
-        tile = tiles.choose(operation, taps=taps, width=64, num_outputs=500, num_sources=500, listed=False)
+        tile = tiles.choose(operation, taps=taps, listed=False, single=single, **sizes)
         if tile.span is not None:
             assert tile.chunks(taps) * tile.span >= tile.step(taps) + taps - 1
             assert tile.rows / 2 <= tile.step(taps) <= tile.rows

@@ -182,6 +182,7 @@ def test_equal_calls_are_one() -> None:
     [
         {"x": torch.zeros(2, 21, 32)},
         {"x": torch.zeros(2, 20, 40)[..., :32]},
+        {"x": torch.zeros(2, 20, 32, dtype=torch.bfloat16)},
         {"x": torch.zeros(2, 32, 20).transpose(1, 2)},
         {"kernel": torch.zeros(2, 5)},
         {"kernel": torch.zeros(2, 20, 2, 8)[..., :5]},

@@ -33,6 +33,8 @@ class Call:
     valid_stride: int
     is_dense: bool
     """Whether input and kernel have those strides; else what ``last_axis_dense`` makes of them does."""
+    is_single: bool
+    """Whether the numbers of the input are of 32 bits."""
     out_shape: Numbers
     lse_shape: Numbers | None
     """Of what is kept for the backward pass: nothing if the kernel is fixed or no softmax."""
@@ -64,7 +66,7 @@ def call_of(
     """The call with these tensors and options."""
     valid, positions, segments, seed = optional
     return _call(
-        x.shape, x.stride(), kernel.shape, kernel.stride(),
+        x.shape, x.stride(), x.dtype, kernel.shape, kernel.stride(),
         None if valid is None else valid.shape, None if valid is None else valid.stride(),
         None if positions is None else positions.shape, left, num_readers,
         softmax, renormalize, dropconnect, dropconnect_shared, seed is not None, segments is not None,
@@ -75,6 +77,7 @@ def call_of(
 def _call(
     x_shape: Numbers,
     x_strides: Numbers,
+    x_dtype: torch.dtype,
     kernel_shape: Numbers,
     kernel_strides: Numbers,
     valid_shape: Numbers | None,
@@ -99,6 +102,7 @@ def _call(
         kernel_strides=_dense(kernel_shape, kernel_strides),
         valid_stride=0 if valid_strides is None else _dense(x_shape[:2], valid_strides)[0],
         is_dense=x_strides[-1] == 1 == kernel_strides[-1],
+        is_single=x_dtype == torch.float32,
         out_shape=(rows, num_readers, channels),
         lse_shape=None if is_fixed or not softmax else (rows, num_readers, kernel_shape[2]),
         num_elements=rows * num_readers * channels,

@@ -81,12 +81,49 @@ MEASURED: dict[str, tuple[tuple[int, Tile], ...]] = {
 }
 """For each operation, the best tile for kernels of up to so many taps, of those tried on an H200."""
 WIDEST = Tile(32, 64, 1)
+SINGLE: dict[str, tuple[tuple[int, Tile], ...]] = {
+    "forward": (
+        (9, Tile(32, 32, 2, early=True)),
+        (17, Tile(16, 32, 1, early=True)),
+        (33, Tile(32, 64, 2, early=True)),
+    ),
+    "forward_for_gradient": (
+        (9, Tile(32, 32, 2, early=True)),
+        (17, Tile(16, 32, 1, early=True)),
+        (33, Tile(32, 64, 2, early=True)),
+    ),
+    "input_gradient": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4, early=True))),
+    "kernel_gradient": (
+        (9, Tile(32, 32, 2, early=True)),
+        (17, Tile(16, 32, 1, early=True)),
+        (33, Tile(32, 64, 4, early=True)),
+        (255, Tile(16, 64, 4)),
+    ),
+    "fixed_forward": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4))),
+    "fixed_input_gradient": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4))),
+    "fixed_gradients": ((17, Tile(32, 32, 4)), (33, Tile(32, 64, 4))),
+    "fixed_kernel_gradient": ((17, Tile(32, 32, 1)), (33, Tile(32, 64, 4))),
+}
+"""The same for float32, whose products are not the tensor cores': threads sum them in registers. From 18 taps on tiles
+of the table above need more of these than there are, and the compiler of an H200's code then falls back on 32 registers
+and up to 10 kB of memory for each thread. These were chosen by how many registers they take, not by time."""
+WIDEST_SINGLE = Tile(32, 64, 4)
 
 
-def choose(operation: str, *, taps: int, width: int, num_outputs: int, num_sources: int, listed: bool) -> Tile:
+def choose(
+    operation: str,
+    *,
+    taps: int,
+    width: int,
+    num_outputs: int,
+    num_sources: int,
+    listed: bool,
+    single: bool = False,
+) -> Tile:
     """The tile of one of the operations above.
 
-    ``listed`` tells that the readers stand at listed positions, ``width`` is that of a head.
+    ``listed`` tells that the readers stand at listed positions, ``width`` is that of a head, and ``single`` tells that
+    numbers are of 32 bits.
     """
     is_forward, is_input_gradient = "forward" in operation, "input_gradient" in operation
     are_far_apart = listed and num_outputs * FAR_APART <= num_sources
@@ -97,7 +134,8 @@ def choose(operation: str, *, taps: int, width: int, num_outputs: int, num_sourc
     is_narrow = width < NARROWEST_PRODUCT or (taps <= TAPS_UP_TO and not operation.startswith("fixed"))
     if is_narrow and (is_forward or (is_input_gradient and not listed)):
         return Tile(8, None, 1)
-    return next((tile for most_taps, tile in MEASURED[operation] if taps <= most_taps), WIDEST)
+    known, widest = (SINGLE, WIDEST_SINGLE) if single else (MEASURED, WIDEST)
+    return next((tile for most_taps, tile in known[operation] if taps <= most_taps), widest)
 
 
 def finds_both(*, taps: int, width: int, thinned: bool) -> bool:

@@ -163,7 +163,7 @@ def plan_sum(call: Call, gradient_strides: Numbers | None, keep: bool) -> Launch
     num_outputs, num_sources = (length, call.num_readers) if transposed else (call.num_readers, length)
     width = channels // heads
     sizes = {"taps": taps, "width": width, "num_outputs": num_outputs, "num_sources": num_sources}
-    tile = choose(operation, listed=call.is_listed, **sizes)
+    tile = choose(operation, listed=call.is_listed, single=call.is_single, **sizes)
     plan = cut_sum(tile, heads, width, taps, call.left, is_fixed, transposed, keep and not transposed, call.flags)
     num_blocks = -(-num_outputs // plan.step)
     strides = (call.x_strides if gradient_strides is None else gradient_strides)[:2]
@@ -227,7 +227,7 @@ def plan_kernel_gradient(call: Call, gradient_strides: Numbers) -> Launch:
     is_fixed, width = call.is_fixed, channels // heads
     operation = f"{'fixed_' if is_fixed else ''}kernel_gradient"
     sizes = {"taps": taps, "width": width, "num_outputs": NARROWEST_PRODUCT, "num_sources": length}
-    tile = choose(operation, listed=call.is_listed, **sizes)
+    tile = choose(operation, listed=call.is_listed, single=call.is_single, **sizes)
     plan = cut_kernel_gradient(tile, heads, width, taps, call.left, is_fixed, call.flags)
     num_blocks = -(-num_readers // plan.step)
     strides = (*gradient_strides[:2], *call.x_strides[:2])
@@ -267,7 +267,8 @@ def plan_both(call: Call, gradient_strides: Numbers) -> Launch | None:
     if not finds_both(taps=taps, width=width, thinned=options["DROP"] or options["HAS_SEGMENTS"]):
         return None
     sizes = {"taps": taps, "width": width, "num_outputs": length, "num_sources": num_readers}
-    plan = cut_both(choose("fixed_gradients", listed=False, **sizes), heads, width, taps, call.left, call.flags)
+    tile = choose("fixed_gradients", listed=False, single=call.is_single, **sizes)
+    plan = cut_both(tile, heads, width, taps, call.left, call.flags)
     num_blocks = -(-length // plan.step)
     num_all_blocks, programs = rows * num_blocks, plan.programs_per_block
     num_splits = min(num_all_blocks, -(-PROGRAMS_OF_BOTH // programs))
