@@ -45,8 +45,6 @@ def plans(dtype: torch.dtype, taps: int, variant: str, *, is_fixed: bool) -> Ite
     call = call_of(x, kernel, taps // 2, shape[1], optional, True, False, 0.0, False)
     yield "forward", triton_launch.plan_sum(call, None, not is_fixed).plan
     yield "forward alone", triton_launch.plan_sum(call, None, False).plan
-    if variant == "packed":
-        return
     both = triton_launch.plan_both(call, x.stride()) if is_fixed else None
     if both is not None:
         yield "both gradients", both.plan

@@ -32,7 +32,7 @@ LEAST = 16
 """Sizes are multiples of this."""
 HARDLY_FELT = 64
 """Tokens more that should hardly add to the time of a GPU, whose products come in tiles of 64 rows or more, while every
-other size is another recording."""
+other size is another recording. Not measured by itself."""
 FEWEST_FULL_ROWS = 8
 """With fewer rows, another one that belongs to nobody costs more than a mask."""
 

@@ -81,26 +81,14 @@ MEASURED: dict[str, tuple[tuple[int, Tile], ...]] = {
 }
 """For each operation, the best tile for kernels of up to so many taps, of those tried on an H200."""
 WIDEST = Tile(32, 64, 1)
+_NARROW = ((9, Tile(32, 32, 2, early=True)), (17, Tile(16, 32, 1, early=True)))
 SINGLE: dict[str, tuple[tuple[int, Tile], ...]] = {
-    "forward": (
-        (9, Tile(32, 32, 2, early=True)),
-        (17, Tile(16, 32, 1, early=True)),
-        (33, Tile(32, 64, 2, early=True)),
-    ),
-    "forward_for_gradient": (
-        (9, Tile(32, 32, 2, early=True)),
-        (17, Tile(16, 32, 1, early=True)),
-        (33, Tile(32, 64, 2, early=True)),
-    ),
+    "forward": (*_NARROW, (33, Tile(32, 64, 2, early=True))),
+    "forward_for_gradient": (*_NARROW, (33, Tile(32, 64, 2, early=True))),
     "input_gradient": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4, early=True))),
-    "kernel_gradient": (
-        (9, Tile(32, 32, 2, early=True)),
-        (17, Tile(16, 32, 1, early=True)),
-        (33, Tile(32, 64, 4, early=True)),
-        (255, Tile(16, 64, 4)),
-    ),
+    "kernel_gradient": (*_NARROW, (33, Tile(32, 64, 4, early=True)), (255, Tile(16, 64, 4))),
     "fixed_forward": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4))),
-    "fixed_input_gradient": ((17, Tile(32, 32, 2)), (33, Tile(32, 64, 4))),
+    "fixed_input_gradient": ((17, Tile(32, 32, 2)), (33, Tile(16, 64, 2))),
     "fixed_gradients": ((17, Tile(32, 32, 4)), (33, Tile(32, 64, 4))),
     "fixed_kernel_gradient": ((17, Tile(32, 32, 1)), (33, Tile(32, 64, 4))),
 }
