@@ -3,11 +3,14 @@
 import re
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 import typer.main
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
+from depthwise.cli.convert import convert
 from depthwise.cli.main import app, main
 
 
@@ -48,6 +51,18 @@ def test_help_of_every_command() -> None:
         result = CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0
         assert plain(command.help.split("\n")[0]) in plain(result.output)
+
+
+def test_options_that_are_called_like_their_value_name_themselves() -> None:
+    """Typer 0.27 and 0.28 call an option as its value is written: ``--LANGUAGE`` for a ``language`` in capitals."""
+    functions = [command.callback for command in (*app.registered_commands, *convert.registered_commands)]
+    for function in functions:
+        assert function is not None
+        for name, kind in get_type_hints(function, include_extras=True).items():
+            for option in getattr(kind, "__metadata__", ()):
+                if isinstance(option, OptionInfo) and option.metavar and option.metavar.lower() == name:
+                    names = (option.default, *(option.param_decls or ()))
+                    assert f"--{name}" in names, f"{function.__name__} --{name}"
 
 
 def test_no_arguments_show_the_help() -> None:

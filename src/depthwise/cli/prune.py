@@ -33,7 +33,8 @@ def prune(
         typer.Argument(help="Changes of what is measured, such as generation.num_beams=1.", metavar="[KEY=VALUE...]"),
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="For this language alone, or this pair such as en-de.", metavar="LANGUAGE")
+        str | None,
+        typer.Option("--language", help="For this language alone, or this pair such as en-de.", metavar="LANGUAGE"),
     ] = None,
     keep: Annotated[
         int | None, typer.Option(help="Keep so many of the likeliest layers of each gated side.", metavar="K")
