@@ -126,6 +126,8 @@ class Campaign:
     extra: Sequence[str] = ()
     at_once: int = 1
     seconds: float = float("inf")
+    results_at_once: int | None = None
+    """Of those at once, how many may make results, which take more memory than trainings do; none means all."""
     _begun: set[str] = field(default_factory=set)
     _running: dict[str, tuple[Part, BaseProcess]] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
@@ -155,8 +157,7 @@ class Campaign:
             if self._left <= 0:
                 self._stop_in_time()
                 return
-            # Where time ends, a run without results is worth nothing, so that these go before the next training.
-            for part in sorted(possible, key=lambda part: part.what == TRAIN)[: self.at_once - len(self._running)]:
+            for part in self._next(possible):
                 self._start(part, self.at_once)
             for part in alone:
                 self._start(part, 1)
@@ -191,6 +192,15 @@ class Campaign:
         if any(part.job is job for part, _ in self._running.values()):
             return []
         return self._new(self._making(job, each) for each in missing if each.before)[:1]
+
+    def _next(self, possible: Sequence[Part]) -> list[Part]:
+        """What there is room for; where time ends, a run without results is worth nothing, so that these go first."""
+        evaluations = [part for part in possible if part.what != TRAIN]
+        if self.results_at_once is not None:
+            being_made = sum(part.what != TRAIN for part, _ in self._running.values())
+            evaluations = evaluations[: max(0, self.results_at_once - being_made)]
+        trainings = [part for part in possible if part.what == TRAIN]
+        return (evaluations + trainings)[: max(0, self.at_once - len(self._running))]
 
     def _alone(self, job: Job) -> list[Part]:
         if not self._is_trained(job.name):

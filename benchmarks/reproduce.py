@@ -129,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--into", type=Path, default=Path("runs/results.json"), help="file of records")
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
+    parser.add_argument("--results-at-once", type=int, help="of those, how many make results; all, if not given")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
@@ -148,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "plan":
         print(*lines_of(jobs, options.runs, extra), sep="\n")
         return 0
-    return Campaign(jobs, options.runs, options.into, extra, options.at_once, options.seconds).run()
+    return Campaign(
+        jobs, options.runs, options.into, extra, options.at_once, options.seconds, options.results_at_once
+    ).run()
 
 
 if __name__ == "__main__":

@@ -174,5 +174,9 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     (tmp_path / "runs" / "lost" / "metrics.jsonl").write_text('{"update": 1, "loss": null}\n')
     assert run([Job("lost", recipe, ("seed=4",), (valid,))]) == 0  # diverged in an earlier call, and would again
     assert capfd.readouterr().out == ""
+    several = [Evaluation(name) for name in ("first", "second", "third")]
+    assert run([Job("many", recipe, ("seed=6",), several)], results_at_once=1) == 0
+    order = [line.partition(" s  ")[2] for line in capfd.readouterr().out.splitlines()]
+    assert order[2:] == [f"many {each.name} {what}" for each in several for what in ("begins", "done")]
     assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
     assert "late was not finished in time; the same command goes on from there" in capfd.readouterr().err
