@@ -23,7 +23,7 @@ def options(recipe: Recipe, vocab_size: int = 1000) -> ModelConfig:
 
 
 def test_every_table_has_its_rows() -> None:
-    assert len(NAMES) == 73
+    assert len(NAMES) == 74
     assert {"multilingual/latent-ted8-diverse-o2m-decoder-12-100", "multilingual/latent-tatoeba-12-12"} <= set(NAMES)
 
 
