@@ -134,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
     options, extra = parser.parse_args(given[:split]), given[split + 1 :]
+    if any(number is not None and number < 1 for number in (options.at_once, options.results_at_once)):
+        parser.error("--at-once and --results-at-once are 1 or more")
     try:
         rows = wanted(_described(options.tables))
         chosen = {

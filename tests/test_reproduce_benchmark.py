@@ -119,6 +119,14 @@ def test_unknown_tables(reproduce: Any, name: str, message: str, capsys: pytest.
         reproduce.evaluation("magic", {"test": ""})
 
 
+@pytest.mark.parametrize("given", [["--at-once", "0"], ["--results-at-once", "0"]])
+def test_nothing_at_once_is_refused(reproduce: Any, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It would wait forever."""
+    with pytest.raises(SystemExit):
+        reproduce.main(["run", "table3", *given])
+    assert "--at-once and --results-at-once are 1 or more" in capsys.readouterr().err
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     (tmp_path / "x.tsv").write_text("a\tred red green\nb\tblue green\na\tred\nb\tblue blue one\n")

@@ -77,6 +77,8 @@ def test_recipes_tell_what_was_measured(records: list[Any]) -> None:
     assert first.replace(f"{line}\n", "") == recipe
     assert results.headed(first, row) == first
     assert results.headed(first, results.Row(())) == recipe
+    trained_only = {**row.records[0], "seed": 9, "results": {}}
+    assert results.headed(recipe, results.Row((*row.records, trained_only))).splitlines()[2].endswith(line[-7:])
 
 
 def test_what_is_collected(records: list[Any]) -> None:
