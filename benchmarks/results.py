@@ -300,7 +300,8 @@ def headed(recipe: str, row: Row) -> str:
         return "".join(lines)
     evaluation = next(record["results"][quoted] for record in row.finished if quoted in record["results"])
     (score,) = _cell(row, {"result": quoted, "metric": evaluation["metric"], "digits": 2}, None, False)
-    facts, num_seeds = _facts("", row), len(row.values(quoted, evaluation["metric"]))
+    num_diverged = len(row.records) - len(row.finished)
+    facts, num_seeds = _facts("", row), num_diverged + len(row.values(quoted, evaluation["metric"]))
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
     said = f"{evaluation['metric']} {score} on {quoted}, trained in {facts['trained in']} on {facts['on']}, {seeds}"
     return "".join([*lines[:end], f"{MEASURED}{said}\n", *lines[end:]])
