@@ -256,6 +256,33 @@ def test_graphs(build: Model, mixer: str, dtype: torch.dtype, worth: float, monk
         run_all(recorded)
 
 
+@pytest.mark.parametrize("mixer", ["attention", "lightconv", "dynamicconv"])
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
+def test_walks_in_a_queue(build: Model, mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy device is asked for twenty walks by plans of their own: none reads what was sent for another."""
+    monkeypatch.setattr(recorded_walk, "MOST_TOKENS", 512)
+    model = build("token_classification", mixer, "post", stack={"num_layers": LAYERS})
+    stack = model.to(DEVICE, torch.float32).model.encoder.stack
+    recorded, plain = CompactEncoder(RecordedWalks(GraphRecorder)), CompactEncoder()
+    x, steps = torch.randn(12, 20, WIDTH, device=DEVICE), torch.zeros(12, 20, dtype=torch.long, device=DEVICE)
+    plans = [Plan.of_depths(torch.randint(1, LAYERS + 1, (12, 20)), LAYERS) for _ in range(20)]
+
+    @torch.inference_mode()
+    def run_all(executor: CompactEncoder) -> list[Tensor]:
+        found = [executor(stack, x, valid=None, plan=plan, leaving=None, steps=steps) for plan in plans]
+        return [output.final for output, _ in found]
+
+    expected = run_all(plain)
+    for _ in range(3):  # by hand, recorded and repeated
+        run_all(recorded)
+    with never_waiting():
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, longer than the host takes for all of them
+        queued = run_all(recorded)
+    for found, wanted in zip(queued, expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 @given(count=st.integers(1, 100_000))
 def test_rooms(count: int) -> None:
     """Hardly more than is needed, and few different ones."""
