@@ -315,6 +315,7 @@ def test_every_recipe_that_is_trained_here_has_a_row() -> None:
         "translation/dat-wmt",
         "translation/latent-wmt",
         "multilingual/latent-ted8",
+        "masked_language_modeling/latent-wiki25",
         "summarization/cnndm",
         *(f"classification/faster-{name}-" for name in ("dbpedia", "subj", "yelp_p", "yelp_f")),
         *(f"masked_language_modeling/alberta-{size}" for size in ("base", "large", "xlarge", "xxlarge")),

@@ -17,6 +17,15 @@ def test_pictures(latent: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     assert str(tmp_path / "pictures" / "samples.png") in output
 
 
+def test_one_side(latent: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    code, _, errors = depthwise("layers", latent, "--side", "encoder", "--out", tmp_path / "pictures")
+    assert code == 0, errors
+    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["learning.png"]
+    code, _, errors = depthwise("layers", latent, "--side", "middle", "--out", tmp_path / "pictures")
+    assert code == 2
+    assert "encoder" in errors
+
+
 def test_a_folder_that_is_no_run(depthwise: Depthwise, tmp_path: Path) -> None:
     code, _, errors = depthwise("layers", tmp_path, "--out", tmp_path / "pictures")
     assert code == 1

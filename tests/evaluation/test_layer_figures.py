@@ -93,3 +93,16 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{")
     with pytest.raises(DataError, match="it is no log of a run"):
         read_record(tmp_path)
+
+
+@pytest.mark.parametrize(("num_runs", "num_columns"), [(1, 1), (3, 1), (4, 2), (9, 3)])
+def test_many_runs_stand_beside_each_other(latent: Path, num_runs: int, num_columns: int) -> None:
+    drawn = figures([read_record(latent)] * num_runs)["utilisation"]
+    pictures = [axes for axes in drawn.axes if axes.images]
+    assert len(pictures) == num_runs
+    assert len({round(axes.get_subplotspec().get_position(drawn).x0, 3) for axes in pictures}) == num_columns
+
+
+def test_one_side(latent: Path) -> None:
+    assert set(figures([read_record(latent)], ["encoder"])) == {"learning"}
+    assert set(figures([read_record(latent)], ["decoder"])) == set(figures([read_record(latent)]))

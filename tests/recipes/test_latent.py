@@ -9,6 +9,7 @@ import torch
 from depthwise.config import ModelConfig, Recipe, built_in, model_options, parse_model, read_recipe
 from depthwise.config.latent import latent_problems
 from depthwise.models.configuration import DepthwiseConfig
+from depthwise.models.masked_lm import DepthwiseForMaskedLM
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.tasks.multilingual import language_pairs
 
@@ -23,7 +24,7 @@ def options(recipe: Recipe, vocab_size: int = 1000) -> ModelConfig:
 
 
 def test_every_table_has_its_rows() -> None:
-    assert len(NAMES) == 74
+    assert len(NAMES) == 81
     assert {"multilingual/latent-ted8-diverse-o2m-decoder-12-100", "multilingual/latent-tatoeba-12-12"} <= set(NAMES)
 
 
@@ -71,8 +72,18 @@ def test_sizes_of_table_1(row: str, millions: int) -> None:
     assert sum(param.numel() for param in made.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
+@pytest.mark.parametrize(("num_layers", "millions"), [(24, 202), (48, 372), (96, 712)])
+def test_sizes_of_table_2(num_layers: int, millions: int) -> None:
+    model = options(read_recipe(f"masked_language_modeling/latent-wiki25-static-{num_layers}"), 40_000)
+    with torch.device("meta"):
+        made = DepthwiseForMaskedLM(DepthwiseConfig.from_options(model))
+    assert sum(param.numel() for param in made.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
 def test_ablations_change_one_thing() -> None:
-    """The entropy goes with the wanted depth, as in the released code: by itself it would open every layer."""
+    """The entropy goes with the wanted depth, as in the released code: by itself it would open every layer.
+
+    Where the prior does not pull gates away from 1, it has half of its weight: it would hold them there else."""
     base = read_recipe("multilingual/latent-tatoeba-decoder-12-24").training.latent
     assert base is not None
     found = {}
@@ -83,12 +94,12 @@ def test_ablations_change_one_thing() -> None:
             assert latent is not None
             found[row] = {key for key in vars(base) if getattr(latent, key) != getattr(base, key)}
     assert found == {
-        "no-kl": {"beta"},
+        "no-kl": {"beta", "sharing_weight"},
         "no-target": {"target_depth", "sharing_weight"},
         "neither": {"beta", "target_depth", "sharing_weight"},
         "beta-1": {"beta"},
         "beta-10": {"beta"},
-        "aggregated": {"prior"},
+        "aggregated": {"prior", "sharing_weight"},
         "inner-1": {"inner_updates"},
         "inner-5": {"inner_updates"},
         "inner-10": {"inner_updates"},

@@ -1,9 +1,15 @@
 """``depthwise layers``: pictures of how layers were used while runs were trained."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Side(StrEnum):
+    encoder = "encoder"
+    decoder = "decoder"
 
 
 def layers(
@@ -11,16 +17,18 @@ def layers(
         list[Path], typer.Argument(help="Folders of runs, to be drawn beside each other.", metavar="RUN...")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.", metavar="DIR")],
+    side: Annotated[Side | None, typer.Option(help="The side whose layers are drawn, if not both.")] = None,
 ) -> None:
     """Draw how layers were used while runs were trained.
 
     Of runs with latent layers: their probabilities and samples over time, by language at the end, and how many are in
     use. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of all: validation losses.
     """
+    from depthwise.config.latent import GATED_SIDES
     from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, read_record
 
     records = [read_record(run) for run in runs]
     out.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures(records).items():
+    for name, figure in figures(records, [side.value] if side else GATED_SIDES).items():
         figure.savefig(out / f"{name}.png", dpi=DOTS_PER_INCH)
         typer.echo(out / f"{name}.png")

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from depthwise.config.latent import GATED_SIDES
 from depthwise.errors import DataError
 
 WIDTH, HEIGHT, DOTS_PER_INCH = 6.0, 3.4, 150
@@ -91,9 +92,9 @@ def _gradients(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int
     return {side: (updates, np.array(rows)) for side, (updates, rows) in found.items()}
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
-    """All that can be drawn of these runs, by name."""
-    gated = [(record, side) for record in records for side in record.probabilities]
+def figures(records: Sequence[Record], sides: Sequence[str] = GATED_SIDES) -> dict[str, Figure]:
+    """All that can be drawn of these sides of runs, by name."""
+    gated = [(record, side) for record in records for side in sides if side in record.probabilities]
     found: dict[str, Figure] = {}
     if gated:
         found["utilisation"] = _maps(
@@ -105,14 +106,15 @@ def figures(records: Sequence[Record]) -> dict[str, Figure]:
             "last sample in the mean over languages",
         )
         found["languages"] = _languages(gated)
-        found["depths"] = _curves(records, "effective_depth/", "layers above one half, in the mean over languages")
-    norms = [(record, side) for record in records for side in record.gradients]
+        depths = {f"effective_depth/{side}": f", {side}" for side in sides}
+        found["depths"] = _curves(records, depths, "layers above one half,\nin the mean over languages")
+    norms = [(record, side) for record in records for side in sides if side in record.gradients]
     if norms:
         maps = [(f"{record.name}, {side}", *record.gradients[side]) for record, side in norms]
         shown = [(name, updates, np.log10(np.maximum(values, 1e-12))) for name, updates, values in maps]
         low, high = (float(edge(values)) for edge, values in ((np.nanmin, _flat(shown)), (np.nanmax, _flat(shown))))
         found["gradients"] = _maps(shown, "log10 of the gradient's norm", (low, high))
-    found["learning"] = _curves(records, "valid_nll", "negative log-likelihood of the validation data")
+    found["learning"] = _curves(records, {"valid_nll": ""}, "negative log-likelihood\nof the validation data")
     return found
 
 
@@ -129,9 +131,8 @@ def _maps(
     maps: Sequence[tuple[str, list[int], np.ndarray]], what: str, limits: tuple[float, float] = (0.0, 1.0)
 ) -> Figure:
     """One picture for each run: updates from left to right, layers from bottom to top."""
-    figure = Figure(figsize=(WIDTH, HEIGHT * len(maps)), layout="constrained")
-    for number, (name, updates, values) in enumerate(maps, start=1):
-        axes = figure.add_subplot(len(maps), 1, number)
+    figure, places = _places(len(maps))
+    for axes, (name, updates, values) in zip(places, maps, strict=True):
         extent = (updates[0], updates[-1] or 1, -0.5, values.shape[1] - 0.5)
         image = axes.imshow(
             values.T,
@@ -142,32 +143,41 @@ def _maps(
             vmin=limits[0],
             vmax=limits[1],
         )
-        axes.set(title=name, xlabel="update", ylabel="layer")
+        axes.set(xlabel="update", ylabel="layer")
+        axes.set_title(name, fontsize="medium")
         figure.colorbar(image, ax=axes, label=what)
     return figure
 
 
+def _places(num: int) -> tuple[Figure, list[Axes]]:
+    """A figure with room for so many pictures: one column for up to three of them, two for up to eight, else three."""
+    num_columns = 1 if num <= 3 else 2 if num <= 8 else 3
+    num_rows = -(-num // num_columns)
+    figure = Figure(figsize=(WIDTH * num_columns, HEIGHT * num_rows), layout="constrained")
+    return figure, [figure.add_subplot(num_rows, num_columns, place + 1) for place in range(num)]
+
+
 def _languages(gated: Sequence[tuple[Record, str]]) -> Figure:
     """Which layers each language uses at the end."""
-    figure = Figure(figsize=(WIDTH, HEIGHT * len(gated)), layout="constrained")
-    for number, (record, side) in enumerate(gated, start=1):
-        axes = figure.add_subplot(len(gated), 1, number)
+    figure, places = _places(len(gated))
+    for axes, (record, side) in zip(places, gated, strict=True):
         last = {name: values[-1] for name, values in record.probabilities[side].items()}
         image = axes.imshow(np.array(list(last.values())), aspect="auto", vmin=0, vmax=1)
         names = [f"{name} ({int((values > 0.5).sum())})" for name, values in last.items()]
-        axes.set(title=f"{record.name}, {side}", xlabel="layer", yticks=range(len(names)), yticklabels=names)
+        axes.set(xlabel="layer", yticks=range(len(names)), yticklabels=names)
+        axes.set_title(f"{record.name}, {side}", fontsize="medium")
         figure.colorbar(image, ax=axes, label="probability")
     return figure
 
 
-def _curves(records: Sequence[Record], name: str, label: str) -> Figure:
-    """One line for each run, and side, that has such a metric."""
+def _curves(records: Sequence[Record], metrics: Mapping[str, str], label: str) -> Figure:
+    """One line for each run and each of these metrics that it has, named by the run and what goes with the metric."""
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes: Axes = figure.add_subplot()
     for record in records:
-        for metric, (updates, values) in record.curves.items():
-            if metric == name or (name.endswith("/") and metric.startswith(name)):
-                axes.plot(updates, values, label=record.name + metric.removeprefix(name.rstrip("/")).replace("/", ", "))
+        for metric, suffix in metrics.items():
+            if metric in record.curves:
+                axes.plot(*record.curves[metric], label=record.name + suffix)
     axes.set(xlabel="update", ylabel=label)
     axes.grid(alpha=0.3)
     if axes.lines:
