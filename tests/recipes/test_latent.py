@@ -51,7 +51,8 @@ def test_names_say_what_models_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("masked_language_modeling/")])
 def test_many_small_layers_are_recorded(name: str) -> None:
-    assert read_recipe(name).training.graphs
+    """The published sizes are for several processes, which record nothing."""
+    assert read_recipe(name).training.graphs == ("wikitext2" in name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("multilingual/")])
