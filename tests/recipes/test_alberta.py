@@ -50,7 +50,7 @@ def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep() -> 
     assert (small.structure.num_static, small.exit_depths[-1]) == (2, 12)
     with torch.device("meta"):
         model = DepthwiseForMaskedLM(DepthwiseConfig.from_options(small))
-    assert 10e6 < sum({id(weight): weight.numel() for weight in model.parameters()}.values()) < 12e6
+    assert 9e6 < sum({id(weight): weight.numel() for weight in model.parameters()}.values()) < 11e6
 
 
 @pytest.mark.parametrize(
