@@ -24,11 +24,10 @@ def layers(
     Of runs with latent layers: their probabilities and samples over time, by language at the end, and how many are in
     use. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of all: validation losses.
     """
-    from depthwise.config.latent import GATED_SIDES
     from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, read_record
 
     records = [read_record(run) for run in runs]
     out.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures(records, [side.value] if side else GATED_SIDES).items():
+    for name, figure in figures(records, [side] if side else list(Side)).items():
         figure.savefig(out / f"{name}.png", dpi=DOTS_PER_INCH)
         typer.echo(out / f"{name}.png")

@@ -46,7 +46,11 @@ def _suit_windows(x: Tensor, positions: Tensor) -> bool:
 
 
 def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
-    """How to compute every position, by what was fastest on a CPU at lengths 64 to 8192, forward and backward."""
+    """How to compute every position, by what is fastest on a CPU at lengths 64 to 8192, forward and backward together.
+
+    Forward alone, fixed kernels of up to 512 steps are up to a fifth faster in bands, and others of 2,048 and
+    more up to a third as one product with windows of the input.
+    """
     is_fixed, head_width = weight.shape[:2] == (1, 1), x.shape[-1] // weight.shape[-2]
     if x.numel() == 0:
         return correlate_taps
