@@ -1,5 +1,6 @@
 """Encoders whose first layers say how many of the others an input needs (I26)."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,14 @@ def test_one_depth_for_all(structured: Build, draw_ids: Callable[..., Tensor]) -
     assert (model(ids).depths == 2).all()
     model.use_policy(None)
     assert model.policy is None
+
+
+def test_copies_have_run_nothing_yet(structured: Build, draw_batch: Batch) -> None:
+    """Though what the model itself expects of its last pass has gradients."""
+    model, batch = structured("token_classification").train(), draw_batch("token_classification")
+    model(**batch)
+    assert model.structure.expected.requires_grad
+    copied = copy.deepcopy(model)
+    assert copied.structure.expected is None
+    assert model.structure.expected is not None
+    assert torch.equal(copied.eval()(**batch).logits, model.eval()(**batch).logits)

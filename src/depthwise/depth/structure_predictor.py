@@ -10,6 +10,7 @@ Source: "From Static to Dynamic: A Dynamic Structure …" (ALBERTa, a poster), a
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -102,6 +103,10 @@ class StructurePredictor(nn.Module):
         self.out = LayerScores(hidden, self.num_adaptive + options.allow_zero, float(options.last_bias))
         self.expected: Tensor | None = None
         self._policy: FixedDepth | StructureExit | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have run nothing yet; torch could not copy what has gradients either."""
+        return {**self.__dict__, "expected": None}
 
     @property
     def policy(self) -> FixedDepth | StructureExit | None:
