@@ -195,6 +195,17 @@ def test_only_what_is_decided_must_agree(origin: dict[str, Any], options: dict[s
     assert (set(problems(recipe)) if wrong else parse_recipe(recipe) and set()) == wrong
 
 
+def test_sections_beside_another_run_are_parts_of_its_own() -> None:
+    """A size knows nothing of them, so that they have to be whole there."""
+    model = {"from": "runs/other", "structure": {"temperature": 3}, "encoder": {"relative": {"max_distance": 4}}}
+    assert parse_recipe({**SMALL, "model": model}).model == model
+    assert set(problems({**SMALL, "model": {**model, "structure": {"temperature": 0}}})) == {
+        "model.structure.temperature"
+    }
+    sized = {"size": "auto", "structure": {"temperature": 3}}
+    assert "required but missing" in problems({**SMALL, "model": sized})["model.structure.num_static"]
+
+
 @pytest.mark.parametrize("cutoffs", [500, [500, 900]])
 def test_cutoffs_are_judged_when_the_vocabulary_is_known(cutoffs: Any) -> None:
     model = {"decoder": STACK, "adaptive": {"cutoffs": cutoffs}}

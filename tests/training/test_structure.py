@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from depthwise.config import StructureConfig
 from depthwise.errors import ConfigError
 from depthwise.evaluation import evaluate_run, load_run
 from depthwise.training.run import train
@@ -136,3 +137,17 @@ def test_pretrained_with_masks_and_order_then_tuned(tmp_path: Path) -> None:
         found = evaluate_run(load_run(tmp_path / name, device="cpu", depth="policy"), "test")
         assert found.mean_depth is not None
         assert 2 <= found.mean_depth <= 4
+
+
+def test_options_beside_another_run_are_merged_with_its_structure(
+    classification: dict[str, Any], tmp_path: Path
+) -> None:
+    train(recipe_of(structured(classification, summary="mean"), max_updates=1), tmp_path / "first")
+    further = {**classification, "model": {"from": str(tmp_path / "first"), "structure": {"temperature": 3}}}
+    train(recipe_of(further, max_updates=1), tmp_path / "second")
+    model = load_run(tmp_path / "second", device="cpu").model
+    assert model.config.options.structure == StructureConfig(num_static=1, summary="mean", temperature=3)
+    train(recipe_of(classification, max_updates=1), tmp_path / "plain")
+    without = {**further, "model": {"from": str(tmp_path / "plain"), "structure": {"temperature": 3}}}
+    with pytest.raises(ConfigError, match=r"structure\.num_static +required but missing"):
+        train(recipe_of(without, max_updates=1), tmp_path / "third")

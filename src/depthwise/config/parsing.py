@@ -55,6 +55,8 @@ class Findings:
     given: set[str] = field(default_factory=set)
     meant: set[str] = field(default_factory=set)
     """Options that an unknown or missing name probably stood for."""
+    is_partial: bool = False
+    """Whether options that have no default may be missing, since they stand elsewhere."""
 
     @property
     def unreliable(self) -> set[str]:
@@ -109,9 +111,10 @@ def _build(
         if option.default is MISSING and option.default_factory is MISSING and option.name not in values:
             values[option.name] = None
             if path + option.name not in findings.meant:
-                message = f"required but missing; give {_expected(hints[option.name])}"
-                findings.problems.append(Problem(path + option.name, message))
                 findings.meant.add(path + option.name)
+                if not findings.is_partial:
+                    message = f"required but missing; give {_expected(hints[option.name])}"
+                    findings.problems.append(Problem(path + option.name, message))
     return kind(**values)
 
 

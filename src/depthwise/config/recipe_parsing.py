@@ -209,7 +209,7 @@ def _model_problems(recipe: Recipe) -> Iterator[Problem]:
     yield from sides
     undecided |= {problem.option.removeprefix("model.") for problem in sides}
     try:
-        parse_model({"vocab_size": 1, **options}, undecided=undecided)
+        parse_model({"vocab_size": 1, **options}, undecided=undecided, is_partial=PRETRAINED in given)
     except ConfigError as error:
         yield from (Problem(f"model.{problem.option}", problem.message) for problem in error.problems)
 

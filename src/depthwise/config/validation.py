@@ -40,18 +40,22 @@ UNPARSED = ("latent",)
 
 
 def parse_model(
-    options: Mapping[str, Any], source: str = "model", undecided: Collection[str] = frozenset()
+    options: Mapping[str, Any],
+    source: str = "model",
+    undecided: Collection[str] = frozenset(),
+    *,
+    is_partial: bool = False,
 ) -> ModelConfig:
     """Builds a model's options from nested dictionaries, as YAML or JSON gives them.
 
     Stacks and adaptive bands may be dictionaries or built already; lists become tuples, and a single number serves
     where a list is meant. A policy gets all options of its kind. Raises ``ConfigError`` with all problems, under the
     name ``source``. Options that are ``undecided`` (dotted paths) have no value yet: no other has to agree with what
-    stands there for now.
+    stands there for now. Where the options are ``partial``, what is missing stands elsewhere, and is undecided too.
     """
     if not isinstance(options, Mapping):
         raise ConfigError(source, [Problem(source, f"expected a mapping of model options, got {shown(options)}")])
-    findings = Findings()
+    findings = Findings(is_partial=is_partial)
     config: ModelConfig = build(ModelConfig, options, findings)
     problems = [*findings.problems, *_value_problems(config, findings.unreliable, undecided)]
     if problems:
