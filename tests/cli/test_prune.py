@@ -1,5 +1,6 @@
 """``depthwise prune``: a smaller run that says what the larger one says with hard gates, or with masked heads."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from depthwise.config import load_recipe, parse_recipe, recipe_yaml
+from depthwise.errors import InputError
 from depthwise.evaluation import load_run, predict_all
 from depthwise.evaluation.head_importance import head_importance
 from depthwise.evaluation.results import read_evaluation
@@ -84,6 +86,9 @@ def test_a_number_of_layers(latent_run: Path, depthwise: Depthwise, tmp_path: Pa
     ("arguments", "message"),
     [
         (["--language", "zz"], "zz is no language of these gates; the decoder has layers for xx, yy"),
+        (["--language", "zz-yy"], "this run does not translate zz-yy; it knows en-xx, en-yy: name one of these pairs"),
+        (["--language", "xx-yy", "--measure"], "this run does not translate xx-yy; it knows en-xx, en-yy"),
+        (["--language", "-yy"], "this run does not translate -yy; it knows en-xx, en-yy"),
         (["--keep", "4"], "the decoder has 3 layers; keep 1 to 3 of them, not 4"),
     ],
 )
@@ -93,6 +98,44 @@ def test_what_cannot_be_pruned(
     code, _, errors = depthwise("prune", latent_run, tmp_path / "none", *arguments)
     assert (code, message in errors) == (1, True)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_language_whose_pair_is_gone(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    """Gates may know more languages than the recipe has pairs."""
+    recipe = load_recipe(latent_run / "recipe.yaml")
+    fewer = replace(recipe, data=replace(recipe.data, pairs=("en-xx",)))
+    (latent_run / "recipe.yaml").write_text(recipe_yaml(fewer))
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "none", "--language", "yy")
+    assert (code, "this run does not translate yy; it knows en-xx: name one of these pairs" in errors) == (1, True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("language", ["yy", "en-yy"])
+def test_other_languages_are_gone(latent_run: Path, depthwise: Depthwise, tmp_path: Path, language: str) -> None:
+    """Their tokens are still in the vocabulary, but layers that they need may be missing."""
+    (tmp_path / "texts").write_text("a b c\n")
+    run = tmp_path / "yy"
+    assert depthwise("prune", latent_run, run, "--language", language)[0] == 0
+    assert load_recipe(run / "recipe.yaml").tokenizer.languages == ("yy",)
+    assert depthwise("predict", run, tmp_path / "texts", "--to", "yy", "--device", "cpu")[0] == 0
+    code, output, errors = depthwise("predict", run, tmp_path / "texts", "--to", "xx", "--device", "cpu")
+    assert (code, output) == (1, "")
+    assert "the model writes yy, not xx" in errors
+    code, _, errors = depthwise("evaluate", run, "data.pairs=[en-xx]", "--device", "cpu")
+    assert (code, "the model writes yy, not xx" in errors) == (1, True)
+    with pytest.raises(InputError, match="xx is no language of this model; it writes yy"):
+        predict_all(load_run(run, device="cpu"), [("xx", "a b c")])
+
+
+@pytest.mark.parametrize("told", [["--keep", "1"], ["--heads", "0.5", "--device", "cpu"]])
+def test_a_run_is_not_pruned_into_itself(latent_run: Path, depthwise: Depthwise, told: list[str]) -> None:
+    before = (latent_run / "recipe.yaml").read_text()
+    code, _, errors = depthwise("prune", latent_run, latent_run, *told, "--force")
+    assert (code, f"{latent_run} holds the run to be pruned; give another folder for what is left" in errors) == (
+        1,
+        True,
+    )
+    assert (latent_run / "recipe.yaml").read_text() == before
 
 
 def test_a_run_without_gates(make_run: Any, depthwise: Depthwise, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from depthwise.config import StackConfig
 from depthwise.errors import InputError
-from depthwise.models.pruning import layer_probabilities, layers_to_keep, pruned
+from depthwise.models.pruning import imported_pairs, layer_probabilities, layers_to_keep, pairs_translated, pruned
 
 LATENT = {"sides": ["encoder", "decoder"], "per_language": True}
 LATENT |= {"source_languages": ["en", "nl"], "target_languages": ["de", "fr"]}
@@ -98,6 +98,7 @@ def test_imported_gates(build: Callable[..., Any], draw_batch: Callable[..., Any
     model = build("seq2seq", norm=norm, policy=policy, stack=DEEP)
     kept = layers_to_keep(layer_probabilities(model), "de")
     assert kept.layers == {"decoder": (1, 3)}
+    assert imported_pairs(model) == ("en-de", "en-fr")
     if norm == "post":
         with pytest.raises(InputError, match=r"the decoder is post-norm.*can be removed"):
             pruned(model, kept)
@@ -125,6 +126,33 @@ def test_imported_gates(build: Callable[..., Any], draw_batch: Callable[..., Any
 def test_what_cannot_be_kept(build: Callable[..., Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         layers_to_keep(layer_probabilities(gated(build)), **options)
+
+
+@pytest.mark.parametrize(
+    ("sides", "language", "pairs"),
+    [
+        (["decoder"], "de", ["en-de", "nl-de"]),
+        (["encoder"], "de", ["de-fr"]),
+        (["encoder", "decoder"], "nl", ["nl-de"]),
+        (["encoder", "decoder"], "en-fr", ["en-fr"]),
+        (["decoder"], "nl-de", ["nl-de"]),
+        (["encoder", "decoder"], "nl-fr", None),
+        (["encoder", "decoder"], "de", None),
+        (["decoder"], "xx-de", None),
+    ],
+)
+def test_pairs_that_are_left(
+    build: Callable[..., Any], sides: list[str], language: str, pairs: list[str] | None
+) -> None:
+    """Those with the source and the target whose layers are kept; German is one of both here."""
+    known = ["en-de", "en-fr", "nl-de", "de-fr"]
+    latent = {**LATENT, "sides": sides, "source_languages": ["en", "nl", "de"]}
+    probabilities = layer_probabilities(build("seq2seq", latent=latent, stack=DEEP))
+    if pairs is None:
+        with pytest.raises(InputError, match=f"this run does not translate {language}; it knows en-de, .*: name one"):
+            pairs_translated(known, probabilities, language)
+    else:
+        assert pairs_translated(known, probabilities, language) == tuple(pairs)
 
 
 def test_nothing_would_be_left(build: Callable[..., Any]) -> None:

@@ -193,6 +193,28 @@ def test_rows_say_the_language_that_they_are_translated_into(tmp_path: Path, tok
     assert len(task.log_probabilities(model, scored)) == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target_languages": ["aa"]}, "target_languages  aa lacks xx, yy of data.pairs; name all languages"),
+        ({"target_languages": ["xx"]}, "target_languages  xx lacks yy of data.pairs; name all languages"),
+        ({"target_languages": ["xx", "yy", "xx"]}, "xx, yy, xx names one twice; name each once"),
+        ({"source_languages": ["de"], "sides": ["encoder"]}, "source_languages  de lacks en of data.pairs; name all"),
+    ],
+)
+def test_gates_are_for_the_languages_of_the_data(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        multilingual(tmp_path, ["en-xx", "en-yy"], "decoder", **given)
+
+
+def test_gates_may_be_for_more_languages_in_another_order(tmp_path: Path) -> None:
+    """Where languages of one side alone are named, those of the other follow from the data."""
+    task = multilingual(tmp_path, ["en-xx", "en-yy"], "decoder", target_languages=["yy", "zz", "xx"])
+    latent = task.options.latent
+    assert (latent.source_languages, latent.target_languages) == (("en",), ("yy", "zz", "xx"))
+    assert task.collate(task.rows([("yy", "a b"), ("xx", "a")]))["target_languages"].tolist() == [0, 2]
+
+
 def test_encoders_ask_for_the_language_that_is_translated(tmp_path: Path) -> None:
     task = multilingual(tmp_path, ["xx-en", "yy-en"], "none", sides=["encoder"])
     assert (task.num_inputs, task.input_names) == (2, ("pair of languages", "text"))

@@ -214,6 +214,13 @@ def test_several_languages_need_a_token(tmp_path: Path) -> None:
         multilingual_of(tmp_path, language_token="none")
 
 
+def test_languages_may_be_fewer_than_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no token of zz; name some of xx, yy, or leave it out"):
+        multilingual_of(tmp_path, languages=["xx", "yy", "zz"])
+    with pytest.raises(ConfigError, match=r"data\.pairs +the model writes xx, not yy"):
+        multilingual_of(tmp_path, languages=["xx"])
+
+
 def test_pairs_must_be_named(tmp_path: Path) -> None:
     options = multilingual_options(tmp_path)
     del options["data"]["pairs"]

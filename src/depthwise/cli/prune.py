@@ -97,17 +97,17 @@ def prune(
     model = load_model(task, run, pick_device("cpu"))
     probabilities = layer_probabilities(model)
     kept = layers_to_keep(probabilities, language, keep)
+    pairs = _pairs(task.recipe, model, probabilities, language)
     smaller = pruned(model, kept)
-    check_destination(destination, run, force=force)
-    _write(task, smaller, run, destination, _recipe(task.recipe, smaller.config.options, language))
+    check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
+    _write(task, smaller, run, destination, _recipe(task.recipe, smaller.config.options, pairs))
     _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
     if measure:
         from depthwise.evaluation.pruning import compared, measured
         from depthwise.evaluation.results import write_evaluation
 
-        pairs = _pairs(task.recipe, language)
-        given = [] if pairs is None or language is None else [f"data.pairs=[{','.join(pairs)}]"]
+        given = [] if pairs is None else [f"data.pairs=[{','.join(pairs)}]"]
         num_open = _num_open(probabilities, language)
         states = measured(run, destination, split.value, num_open, given, changes or [], device.value)
         _report_measured(_console(), states)
@@ -127,7 +127,7 @@ def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, 
     task = open_run(run)
     model = load_model(task, run, pick_device(device))
     check_share([each.num_heads for each in attention_of(model)], share)
-    check_destination(destination, run, force=force)
+    check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
     importance = head_importance(task, model, num_examples)
     kept = heads_to_keep(importance, share)
     smaller = without_heads(model, kept)
@@ -163,18 +163,23 @@ def _console() -> Console:
     return Console(soft_wrap=True, highlight=False, markup=False)
 
 
-def _recipe(recipe: "Recipe", options: "ModelConfig", language: str | None) -> "Recipe":
-    """The recipe of the smaller run, for the pairs of the language where there is one."""
+def _recipe(recipe: "Recipe", options: "ModelConfig", pairs: tuple[str, ...] | None) -> "Recipe":
+    """The recipe of the smaller run, for these pairs alone where there are any."""
     training = recipe.training if options.latent is not None else replace(recipe.training, latent=None)
     changed = replace(
         recipe, model=_options(options), training=training, evaluation=replace(recipe.evaluation, gates=None)
     )
-    pairs = _pairs(recipe, language)
-    if language is None or pairs is None:
+    if pairs is None:
         return changed
-    targets = {pair.partition("-")[2] for pair in pairs}
-    search: dict[str, Any] = {"target": targets.pop()} if len(targets) == 1 else {}
-    return replace(changed, data=replace(recipe.data, pairs=pairs), generation=replace(recipe.generation, **search))
+    targets = tuple(sorted({pair.partition("-")[2] for pair in pairs}))
+    search: dict[str, Any] = {"target": targets[0]} if len(targets) == 1 else {}
+    told: dict[str, Any] = {} if recipe.tokenizer.language_token == "none" else {"languages": targets}
+    return replace(
+        changed,
+        data=replace(recipe.data, pairs=pairs),
+        tokenizer=replace(recipe.tokenizer, **told),
+        generation=replace(recipe.generation, **search),
+    )
 
 
 def _options(options: "ModelConfig") -> dict[str, Any]:
@@ -184,12 +189,17 @@ def _options(options: "ModelConfig") -> dict[str, Any]:
     return {name: value for name, value in as_dict(options).items() if not name.endswith("vocab_size")}
 
 
-def _pairs(recipe: "Recipe", language: str | None) -> tuple[str, ...] | None:
-    """The pairs of a language, or all where none is named; none where there are no pairs."""
-    pairs = recipe.data.pairs
-    if language is None or pairs is None:
-        return pairs
-    return tuple(pair for pair in pairs if language == pair or language in pair.split("-"))
+def _pairs(
+    recipe: "Recipe", model: "DepthwisePreTrainedModel", probabilities: "Probabilities", language: str | None
+) -> tuple[str, ...] | None:
+    """The pairs of the recipe that are left for a language; none where none is named, or where there is no recipe."""
+    from depthwise.models.pruning import imported_pairs, pairs_translated
+
+    known = recipe.data.pairs or imported_pairs(model)
+    if language is None or not known:
+        return None
+    left = pairs_translated(known, probabilities, language)
+    return None if recipe.data.pairs is None else left
 
 
 def _report_measured(console: Console, states: "Sequence[Measured]") -> None:

@@ -128,6 +128,9 @@ class TokenizerConfig:
     language_token: str = "source"
     """Where the token stands that tells a multilingual model the language to write: before the ``source``, or in the
     place of what the ``decoder`` starts from; ``none`` is for a single target language."""
+    languages: tuple[str, ...] | None = None
+    """The languages that it may be told to write, where these are not all that there are tokens for: those that
+    ``depthwise prune --language`` has left."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ ONLY_FOR = {
             "data.rounds",
             "data.mixed",
             "tokenizer.language_token",
+            "tokenizer.languages",
             "generation.target",
         ),
         ("multilingual_translation",),

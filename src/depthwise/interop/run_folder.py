@@ -22,12 +22,17 @@ class Conversion:
     remarks: tuple[str, ...]
 
 
-def check_destination(destination: Path, source: Path, *, force: bool) -> None:
-    """Refuse what must not be overwritten: a file, a folder with content unless forced, the source itself."""
+def check_destination(
+    destination: Path, source: Path, *, force: bool, what: str = "the model to be imported", new: str = "the run"
+) -> None:
+    """Refuse what must not be overwritten: a file, a folder with content unless forced, the source itself.
+
+    ``what`` is there, and ``new`` is to be written.
+    """
     if destination.exists() and not destination.is_dir():
         raise CheckpointError(f"{destination} is a file; give a folder for the run")
     if source.resolve().is_relative_to(destination.resolve()):
-        raise CheckpointError(f"{destination} holds the model to be imported; give another folder for the run")
+        raise CheckpointError(f"{destination} holds {what}; give another folder for {new}")
     if destination.is_dir() and any(destination.iterdir()) and not force:
         raise CheckpointError(f"{destination} is not empty; give another folder, or --force to replace it")
 

@@ -6,7 +6,7 @@ same, and neither weights nor memory of it are needed.
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -100,6 +100,24 @@ def _named(probabilities: Probabilities, language: str | None) -> dict[str, str]
         known = "; ".join(f"the {side} has layers for {', '.join(names)}" for side, names in several.items())
         raise InputError(f"{language} is no language of these gates; {known}")
     return found
+
+
+def pairs_translated(pairs: Sequence[str], probabilities: Probabilities, language: str) -> tuple[str, ...]:
+    """Those of a run's pairs that the layers of a language are for, or the one that is named; there has to be one."""
+    named = _named(probabilities, language)
+    parts = {pair: dict(zip(("encoder", "decoder"), pair.split("-"), strict=True)) for pair in pairs}
+    of_language = tuple(pair for pair, sides in parts.items() if named.items() <= sides.items())
+    found = tuple(pair for pair in of_language if pair == language) if "-" in language else of_language
+    if not found:
+        known = ", ".join(pairs)
+        raise InputError(f"this run does not translate {language}; it knows {known}: name one of these pairs")
+    return found
+
+
+def imported_pairs(model: DepthwisePreTrainedModel) -> tuple[str, ...]:
+    """The pairs of languages that an imported model has gates for; none where it has none."""
+    policy = model.config.policy
+    return () if policy is None or policy["kind"] != "latent" else tuple(policy["language_pairs"])
 
 
 def pruned(model: Model, kept: Kept) -> Model:

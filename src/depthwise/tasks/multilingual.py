@@ -4,7 +4,7 @@ Every batch of training is of one pair, or mixes all; pairs are drawn by tempera
 and their mean is the one that is quoted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -69,7 +69,12 @@ class MultilingualTranslation(Translation):
         self._check(targets)
 
     def _check(self, targets: Sequence[str]) -> None:
-        problems = []
+        problems = [*self._problems_of_gates()]
+        if missing := [language for language in self.recipe.tokenizer.languages or () if language not in self.tokens]:
+            message = (
+                f"there is no token of {', '.join(missing)}; name some of {', '.join(self.tokens)}, or leave it out"
+            )
+            problems.append(Problem("tokenizer.languages", message))
         if self.placement == "none" and len(targets) > 1:
             message = f"none does not tell {', '.join(targets)} apart; give source or decoder"
             problems.append(Problem("tokenizer.language_token", message))
@@ -85,19 +90,40 @@ class MultilingualTranslation(Translation):
     @property
     def languages(self) -> tuple[str, ...]:
         """Those that the model writes."""
-        return tuple(self.tokens) or tuple(sorted({pair.target for pair in self.pairs}))
+        left = self.recipe.tokenizer.languages
+        told = tuple(language for language in self.tokens if left is None or language in left)
+        return told or tuple(sorted({pair.target for pair in self.pairs}))
 
     @cached_property
     def options(self) -> ModelConfig:
         """Where gates differ between languages, those of the data, unless the model is older than this data."""
         options = super().options
         latent = options.latent
-        if latent is None or not latent.per_language or latent.source_languages or latent.target_languages:
+        if latent is None or not latent.per_language:
             return options
+        sources, targets = self._languages_of_data()
+        sources, targets = latent.source_languages or sources, latent.target_languages or targets
+        return replace(options, latent=replace(latent, source_languages=sources, target_languages=targets))
+
+    def _languages_of_data(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those that are translated, and those that are written."""
         pairs = language_pairs(self.recipe.data)
-        sources, targets = sorted({pair.source for pair in pairs}), sorted({pair.target for pair in pairs})
-        latent = replace(latent, source_languages=tuple(sources), target_languages=tuple(targets))
-        return replace(options, latent=latent)
+        return tuple(sorted({pair.source for pair in pairs})), tuple(sorted({pair.target for pair in pairs}))
+
+    def _problems_of_gates(self) -> Iterator[Problem]:
+        """Each language of the data has gates of its own on the sides where languages differ."""
+        latent = self.options.latent
+        if latent is None:
+            return
+        for (side, option), languages in zip(LANGUAGES.items(), self._languages_of_data(), strict=True):
+            given = latent.languages(side)
+            if side not in latent.sides or not given:
+                continue
+            if missing := [language for language in languages if language not in given]:
+                message = f"{', '.join(given)} lacks {', '.join(missing)} of data.pairs; name all languages, or none"
+                yield Problem(f"model.latent.{option}", message)
+            if len(set(given)) < len(given):
+                yield Problem(f"model.latent.{option}", f"{', '.join(given)} names one twice; name each once")
 
     def _gated(self, side: str) -> tuple[str, ...]:
         """The languages between which the gates of a side differ; none where they do not."""
