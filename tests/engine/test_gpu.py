@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from depthwise.config.depth import ConfidenceConfig
-from depthwise.depth import ConfidenceThreshold, Plan, Policy, State, Visit
+from depthwise.config.depth import ConfidenceConfig, StructureExitConfig
+from depthwise.depth import ConfidenceThreshold, Plan, Policy, State, StructureExit, Visit
 from depthwise.engine import CompactEncoder, Engine
+from depthwise.engine.choosing import MaskedEncoder
 from depthwise.engine.decoder_state import DecoderState
 from depthwise.engine.decoding import Decoding
 from depthwise.engine.fills import CopyDeferred, CopyEager, Fill, NoFill, Recompute
@@ -21,6 +22,7 @@ from depthwise.engine.stepping import Stepper
 from depthwise.models.executing import executed_by
 from depthwise.models.masked import run_masked
 
+from ..models.conftest import decisive
 from .test_encoder import POLICIES, policy_of, said
 from .test_fills import Told
 
@@ -140,6 +142,40 @@ def test_depths_on_the_host_never_wait(build: Model, draw_ids: Ids, head: str) -
     for output in (found, compact, there(input_ids=moved, attention_mask=mask, depths=depths)):
         assert_same(output.logits, expected.logits)
         assert torch.equal(output.depths.cpu(), depths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["compact", "masked", "chosen"])
+def test_static_layers_are_asked_once(build: Model, draw_ids: Ids, mixer: str, kind: str, dtype: torch.dtype) -> None:
+    """From ids to scores: how deep each row goes, and where its padding is, come in one transfer."""
+    model = build("token_classification", mixer, stack=DEEP, structure={"num_static": 1})
+    here, there = twins(decisive(model))
+    ids = draw_ids(6, STEPS, padding=[0, 4, 2, 0, 7, 1])
+    moved, mask = ids.to(DEVICE), (ids != PADDING).to(DEVICE)
+    for each in (here, there):
+        each.use_policy(StructureExit(StructureExitConfig(threshold=0.5)))
+    expected, real = here(input_ids=ids, attention_mask=mask.cpu()), mask.cpu()
+    assert len(set(expected.depths[real].tolist())) > 1
+    executors = {"compact": CompactEncoder, "masked": MaskedEncoder, "chosen": lambda: Engine(there).executor}
+
+    def run(model: Any) -> Any:
+        executor = executors[kind]()
+        with torch.inference_mode(), executed_by(executor):
+            return model(input_ids=moved, attention_mask=mask)
+
+    found = run(there)
+    assert torch.equal(found.depths.cpu(), expected.depths)
+    assert_same(found.logits.cpu()[real], expected.logits[real])
+    shorter = there.to(dtype)
+    again = run(shorter)
+    with counting_waits() as waits:
+        again = run(shorter)
+    assert len(waits) <= 1, [str(wait.message) for wait in waits]
+    alike = {torch.float32: 1e-4, torch.bfloat16: 0.3}[dtype]
+    same = (again.depths == found.depths).all(1).cpu()  # what is near a threshold may fall on its other side
+    assert same.sum() >= 4
+    rows = real & same.unsqueeze(1)
+    torch.testing.assert_close(again.logits.double().cpu()[rows], expected.logits[rows], rtol=alike, atol=alike)
 
 
 @pytest.mark.parametrize("name", POLICIES)

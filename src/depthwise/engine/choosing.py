@@ -11,7 +11,9 @@ indices are made, tokens are gathered and put back. What it computes it may comp
     rate   how long an operation takes the compact executor, of the time that it takes the masked one
     worth  operations that the masked one does in the time that a block's bookkeeping takes
 
-Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of all is taken for it.
+Where a policy decides on the way, R is not known before: ``EXPECTED_SHARE`` of all is taken for it. Where static layers
+say how many others a row needs, a device is asked for that and for the padding at once, behind them, and who runs the
+other layers is chosen by what is then known: rows leave the masked executor too, so that it takes less than B·T.
 """
 
 import weakref
@@ -23,10 +25,10 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from depthwise.depth import Plan, StructurePredictor
-from depthwise.engine.encoder import CompactEncoder, on_host, planned
+from depthwise.engine.encoder import CompactEncoder, knows_padding, on_host, planned
 from depthwise.engine.linear_maps import can_pack
 from depthwise.engine.recorded_walk import RecordedWalks
-from depthwise.engine.structured import run_by_rows
+from depthwise.engine.structured import Begun, go_on_by_rows, run_by_rows, run_static
 from depthwise.models.masked import Leaving, run_leaving, run_masked, run_structured
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -93,6 +95,9 @@ class ChosenEncoder:
         structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
         is_sharded = any(isinstance(block, FSDPModule) for block in stack.layers)
+        if structure is not None and not is_sharded and not knows_padding(x.device):
+            begun = run_static(stack, x, structure, valid)
+            return (self.compact if saves_time_behind(stack, begun) else self.masked).go_on(stack, begun, steps)
         if plan is None and leaving is not None:
             plan = planned(stack, leaving, steps, valid)
         is_recorded = structure is None and self.compact.records(stack, x, plan)
@@ -134,8 +139,17 @@ class MaskedEncoder:
         else:
             output, depths = stack.run_all(x, valid=valid), torch.full_like(steps, stack.num_layers)
         depths = depths if valid is None else depths * valid
-        self._counted = self._counted.to(x.device) + depths.sum()
+        self._count(depths)
         return output, depths
+
+    def go_on(self, stack: Stack, begun: Begun, steps: Int[Tensor, "B T"]) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        """What comes behind the static layers of rows that have said how many others they need."""
+        output, depths = go_on_by_rows(stack, begun)
+        self._count(depths)
+        return output, depths
+
+    def _count(self, depths: Int[Tensor, "B T"]) -> None:
+        self._counted = self._counted.to(depths.device) + depths.sum()
 
 
 def saves_time(
@@ -160,6 +174,14 @@ def saves_time(
         num_run = num_real * num_blocks * (1 if leaving is None else EXPECTED_SHARE)
     known = constants(x.device, x.dtype, is_recorded=is_recorded and (plan is not None or leaving is None))
     return 2 * _num_parameters(stack) * (num_places * num_blocks - known.rate * num_run) > known.worth * num_blocks
+
+
+def saves_time_behind(stack: Stack, begun: Begun) -> bool:
+    """The same for the layers behind static ones, of which the host knows who runs them."""
+    places, run = begun.num_places(), begun.num_run()
+    num_blocks, known = int(np.count_nonzero(run)), constants(begun.x.device, begun.x.dtype)
+    saved = 2 * _num_parameters(stack) * (float(places.sum()) - known.rate * float(run.sum()))
+    return saved > known.worth * num_blocks
 
 
 def _num_running(plan: Plan, valid: Bool[Tensor, "B T"] | None) -> npt.NDArray[np.int64]:

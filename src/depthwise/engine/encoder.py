@@ -4,7 +4,8 @@ All tokens of a batch lie in one long row. A block computes next states for thos
 computes only what somebody of the same sequence still sees, and of sequences that nobody runs any more nothing at all.
 Who runs is known to the host, which asks a device once for the padding mask, where that is there, once for a plan that
 was made there, and once for each decision that a policy takes on the way. Of a plan that was made on the host, with the
-padding beside it, it asks nothing at all.
+padding beside it, it asks nothing at all. Where static layers say how many others a row needs, it asks once behind
+them, for that and for the padding: until then a device computes padding too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from depthwise.depth import Context, Plan, State, StructurePredictor, Visit
 from depthwise.engine.packed_blocks import PackedBlocks, packs
 from depthwise.engine.recorded_walk import RecordedWalks
 from depthwise.engine.rows import on_device
+from depthwise.engine.structured import Begun, run_static
 from depthwise.engine.walk import Walk
 from depthwise.memory import Index, Places, Sequences, sent
 from depthwise.models.masked import Leaving
@@ -55,6 +57,8 @@ class CompactEncoder:
         steps: Int[Tensor, "B T"],
         structure: StructurePredictor | None = None,
     ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        if structure is not None and not knows_padding(x.device):
+            return self.go_on(stack, run_static(stack, x, structure, valid), steps)
         plan = plan if plan is not None or leaving is None else planned(stack, leaving, steps, valid)
         real = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else on_host(valid, plan)
         is_as_it_lies = not packs(stack.block(0)) and bool(real.numpy().all())
@@ -83,6 +87,33 @@ class CompactEncoder:
                     walk.run(layer)
                 walk.depths += stack.num_layers
             last = walk.result()
+        return self._put_back(stack, walk, last, x, there, steps)
+
+    def go_on(self, stack: Stack, begun: Begun, steps: Int[Tensor, "B T"]) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        """What comes behind the static layers of rows that have said how many others they need."""
+        x, (num_rows, length) = begun.x, begun.x.shape[:2]
+        places = np.arange(num_rows * length) if begun.real is None else np.flatnonzero(begun.real)
+        there = None if len(places) == num_rows * length else on_device(places, x.device)
+        rows = places // length
+        packed = _taken(x.flatten(0, 1), there).unsqueeze(0)
+        with self._walk(stack, packed, rows, is_weighed=True) as walk:
+            walk.depths += begun.num_static
+            run = np.arange(len(begun.gates.weight))[:, None] < begun.depths[rows]
+            weights = begun.gates.weight.index_select(1, on_device(rows, x.device))
+            _run_plan(walk, run, weights, begun.num_static)
+            last = walk.result()
+        return self._put_back(stack, walk, last, x, there, steps)
+
+    def _put_back(
+        self,
+        stack: Stack,
+        walk: Walk,
+        last: Float[Tensor, "1 N D"],
+        x: Float[Tensor, "B T D"],
+        there: Int[Tensor, "N"] | None,
+        steps: Int[Tensor, "B T"],
+    ) -> tuple[StackOutput, Int[Tensor, "B T"]]:
+        """The states of a walk at its end, in the places of a padded batch, and how deep each token ran."""
         self.token_layers += int(walk.depths.sum())
         depths = on_device(walk.depths, x.device)
         seen = stack.normalized_each(last, depths.unsqueeze(0))
@@ -113,8 +144,13 @@ class CompactEncoder:
             yield Walk(stack, self._blocks, x, rows)
 
 
+def knows_padding(device: torch.device) -> bool:
+    """Whether the host knows of the padding of a batch there without waiting for it."""
+    return device.type == "cpu"
+
+
 def _run_structured(walk: Walk, structure: StructurePredictor, width: int) -> None:
-    """Static layers for all, then what they say of the others. Waits for the device once, and not where all run."""
+    """Static layers for all, then what they say of the others, where the host knows of padding before."""
     for layer in range(structure.num_static):
         walk.run(layer)
     walk.depths += structure.num_static
