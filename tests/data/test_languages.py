@@ -197,6 +197,21 @@ def test_rounds_have_a_batch_of_each_language(seed: int) -> None:
         by_shares.load_state_dict(sampler.state_dict())
 
 
+@pytest.mark.parametrize(("num_pairs", "accumulate"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
+def test_updates_of_two_processes_have_all_languages(num_pairs: int, accumulate: int) -> None:
+    """Where both together take as many batches as there are pairs, or each does (Li et al. 2020, Algorithm 2)."""
+    names, draw = ["de", "fr", "es", "nl"][:num_pairs], np.random.default_rng(1)
+    lengths = {name: draw.integers(1, 9, size) for name, size in zip(names, (33, 5, 21, 12), strict=False)}
+    languages, steps = named(lengths), []
+    for rank in range(2):
+        sampler = LanguageBatches(lengths, BatchOptions(max_rows=2), rounds=True, rank=rank, world_size=2)
+        steps.append([batch for epoch in range(4) for batch in epoch_of(sampler, epoch)])
+    for first in range(0, len(steps[0]) - accumulate + 1, accumulate):
+        update = [batch for of_rank in steps for batch in of_rank[first : first + accumulate]]
+        seen = {languages[example] for batch in update for example in batch if example >= 0}
+        assert seen == set(names), first
+
+
 def test_a_language_without_examples_is_named() -> None:
     lengths = {"de": np.array([3]), "fr": np.array([9])}
     with pytest.raises(DataError, match=r"^fr: there is nothing to batch: every example is longer than max_tokens=5"):

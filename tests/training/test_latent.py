@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from depthwise.config import recipe_yaml
 from depthwise.errors import ConfigError
 from depthwise.training.checks import check_training
 from depthwise.training.run import train
@@ -20,8 +21,12 @@ from depthwise.training.steering import Steering
 from depthwise.training.trainer import DepthwiseTrainer
 
 from .conftest import PATIENCE, recipe_of
-from .test_processes import LAUNCH, train_together
+from .latent_processes import watched
+from .test_processes import LAUNCH
 from .test_resume import assert_same_run, interrupted_at
+from .test_sequence_to_sequence import multilingual
+
+__all__ = ["multilingual"]
 
 LOGITS = "model.decoder.latent.logits"
 FAST = {"soft_updates": 2, "anneal_updates": 2, "lr": 0.1}
@@ -129,20 +134,43 @@ def test_a_wanted_depth_is_reached(translation: dict[str, Any], tmp_path: Path, 
     assert float(logits.sigmoid().sum()) == pytest.approx(1, abs=0.35)
 
 
-def test_processes_draw_alike(translation: dict[str, Any], tmp_path: Path) -> None:
-    """Two processes, which drop out differently, have the samples of one; every layer takes part in every update."""
-    options = latent_options(translation)
-    recipe = recipe_of(options, latent={**FAST, "lr": 0.0}, max_updates=4, log_every=1)
-    train_together(recipe, tmp_path / "two")
+def together(script: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    """Two processes of a script beside this file."""
+    command = [sys.executable, *LAUNCH, str(Path(__file__).with_name(script)), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
+
+
+def test_processes_draw_alike(multilingual: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes drop out differently and see batches of different languages. Their samples, by which hard gates
+    close layers, are the same, and so are the logits that learn from them; the noise is that of a single process."""
+    options = latent_options(multilingual, per_language=True)
+    options["data"] = {**options["data"], "temperature": 1.0, "rounds": True}
+    length = {"max_updates": 4, "accumulate": 2, "validate_every": 4, "schedule": {"kind": "constant"}}
+    recipe = recipe_of(options, **length, latent={**FAST, "soft_updates": 1})
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    done = together("latent_processes.py", tmp_path / "recipe.yaml", tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"two.{rank}.json").read_text()) for rank in range(2))
+    assert {passed["model"] for passed in first + second} == {"DistributedDataParallel"}
+    assert [passed["update"] for passed in first] == [0, 0, 1, 1, 2, 2, 3, 3]
+    for what in ("update", "noise", "samples", "logits"):
+        assert [passed[what] for passed in first] == [passed[what] for passed in second], what
+    hard = [sample for passed in first if passed["update"] >= 1 for row in passed["samples"] for sample in row]
+    assert set(hard) == {0.0, 1.0}
+    logits = [passed["logits"] for passed in first]
+    assert [one == other for one, other in itertools.pairwise(logits)] == [True, False] * 3 + [True]
+    for update in range(4):
+        assert {passed["pair"] for passed in first + second if passed["update"] == update} == {0, 1}
+    passes: list[dict[str, Any]] = []
+    monkeypatch.setattr(DepthwiseTrainer, "training_step", watched(passes))
     train(recipe, tmp_path / "one")
-    assert (tmp_path / "two/layers.jsonl").read_bytes() == (tmp_path / "one/layers.jsonl").read_bytes()
+    assert [passed["noise"] for passed in passes] == [passed["noise"] for passed in first]
 
 
 def test_sharded_processes_learn_alike() -> None:
     """Logits that are split over two processes: samples and gradients are those of a whole model."""
-    command = [sys.executable, *LAUNCH, str(Path(__file__).with_name("sharded_latent.py"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
+    done = together("sharded_latent.py")
     assert "both agree" in done.stdout, done.stderr
 
 
