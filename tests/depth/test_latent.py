@@ -1,5 +1,8 @@
 """Latent layers: what samples are like, and what stands for them outside training."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -71,6 +74,18 @@ def test_rows_of_one_language_share_a_sample() -> None:
     assert not torch.equal(again.weight, gates.weight)
     of.noise = torch.zeros(2, 5)
     torch.testing.assert_close(of(LANGUAGES, 3).weight[:, 1], (LOGITS[0] / 5).sigmoid())
+
+
+def test_copies_have_no_pass_behind_them() -> None:
+    """What a pass of training drew leads to its graph, which cannot be copied, and would be pickled with it."""
+    of = layers(hard=True).train()
+    of.noise = torch.zeros(2, 5)
+    of(LANGUAGES, 3)
+    twin = copy.deepcopy(of)
+    assert (twin.drawn, of.drawn is None) == (None, False)
+    assert torch.equal(twin.logits, of.logits)
+    assert torch.equal(twin(LANGUAGES, 3).weight, of(LANGUAGES, 3).weight)
+    assert pickle.loads(pickle.dumps(of)).drawn is None
 
 
 def test_nothing_is_drawn_outside_training() -> None:

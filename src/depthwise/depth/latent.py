@@ -7,6 +7,7 @@ Ours -> symbols: ``logits`` -> α, ``temperature`` -> τ, ``noise`` -> g₁ − 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -88,6 +89,10 @@ class LatentLayers(nn.Module):
         self.noise: Tensor | None = None
         self.drawn: Drawn | None = None
         self._generator: torch.Generator | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have no pass behind them: ``drawn`` leads to its graph, which cannot be copied."""
+        return {**self.__dict__, "drawn": None}
 
     def use(self, mode: str, seed: int = 0) -> None:
         """From now on, outside training, ``soft``, ``hard`` or ``sampled`` gates, these from a seed."""
