@@ -26,7 +26,8 @@ def latent(tmp_path: Path) -> Path:
     metrics: list[dict[str, Any]] = []
     for number, update in enumerate(UPDATES):
         norms = {f"gradient_norm/decoder.{layer}": 10.0**-layer if number else None for layer in range(2)}
-        metrics.append({"update": update, "loss": 3.0 - number, "effective_depth/decoder": 2 - number / 2, **norms})
+        metrics.append({"update": update, "loss": 3.0 - number, "nll": 2.5 - number, **norms})
+        metrics[-1]["effective_depth/decoder"] = 2 - number / 2
         metrics.append({"update": update, "valid_nll": 4.0 - number})
     write(run / "metrics.jsonl", metrics)
 
@@ -74,8 +75,15 @@ def test_what_is_drawn(latent: Path) -> None:
     (line,) = found["depths"].axes[0].lines
     assert line.get_ydata().tolist() == [2, 1.5, 1]
     assert line.get_label() == "latent, decoder"
-    (line,) = found["learning"].axes[0].lines
-    assert line.get_ydata().tolist() == [4, 3, 2]
+
+
+def test_losses_of_training_are_dashed(latent: Path) -> None:
+    """And have the colour of the run whose validation losses stand beside them."""
+    lines = figures([read_record(latent)] * 2)["learning"].axes[0].lines
+    assert [line.get_ydata().tolist() for line in lines] == [[4, 3, 2], [2.5, 1.5, 0.5]] * 2
+    assert [line.get_linestyle() for line in lines] == ["-", "--"] * 2
+    assert [line.get_label() for line in lines] == ["latent", "latent, training"] * 2
+    assert [line.get_color() for line in lines] == ["C0", "C0", "C1", "C1"]
 
 
 def test_runs_without_gates_stand_beside(latent: Path, tmp_path: Path) -> None:
@@ -84,7 +92,7 @@ def test_runs_without_gates_stand_beside(latent: Path, tmp_path: Path) -> None:
     write(plain / "metrics.jsonl", [{"update": 100, "loss": 2.0}, {"update": 100, "valid_nll": 3.5}])
     assert set(figures([read_record(plain)])) == {"learning"}
     found = figures([read_record(latent), read_record(plain)])
-    assert [line.get_label() for line in found["learning"].axes[0].lines] == ["latent", "plain"]
+    assert [line.get_label() for line in found["learning"].axes[0].lines] == ["latent", "latent, training", "plain"]
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def figures(records: Sequence[Record], sides: Sequence[str] = GATED_SIDES) -> di
         shown = [(name, updates, np.log10(np.maximum(values, 1e-12))) for name, updates, values in maps]
         low, high = (float(edge(values)) for edge, values in ((np.nanmin, _flat(shown)), (np.nanmax, _flat(shown))))
         found["gradients"] = _maps(shown, "log10 of the gradient's norm", (low, high))
-    found["learning"] = _curves(records, {"valid_nll": ""}, "negative log-likelihood\nof the validation data")
+    found["learning"] = _learning(records)
     return found
 
 
@@ -172,14 +172,31 @@ def _languages(gated: Sequence[tuple[Record, str]]) -> Figure:
 
 def _curves(records: Sequence[Record], metrics: Mapping[str, str], label: str) -> Figure:
     """One line for each run and each of these metrics that it has, named by the run and what goes with the metric."""
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes: Axes = figure.add_subplot()
+    figure, axes = _over_updates(label)
     for record in records:
         for metric, suffix in metrics.items():
             if metric in record.curves:
                 axes.plot(*record.curves[metric], label=record.name + suffix)
-    axes.set(xlabel="update", ylabel=label)
-    axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(fontsize="small")
     return figure
+
+
+def _learning(records: Sequence[Record]) -> Figure:
+    """Losses of the validation data and, dashed, of training, both in the colour of the run."""
+    figure, axes = _over_updates("negative log-likelihood by token")
+    for number, record in enumerate(records):
+        for metric, style, suffix in (("valid_nll", "-", ""), ("nll", "--", ", training")):
+            if metric in record.curves:
+                axes.plot(*record.curves[metric], style, color=f"C{number}", label=record.name + suffix)
+    if axes.lines:
+        axes.legend(fontsize="small")
+    return figure
+
+
+def _over_updates(label: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    axes.set(xlabel="update", ylabel=label)
+    axes.grid(alpha=0.3)
+    return figure, axes
