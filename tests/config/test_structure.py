@@ -1,11 +1,13 @@
 """Options of encoders that say how many layers they need, of distances and of groups: what goes together."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from depthwise.config import (
+    ExitsConfig,
     ModelConfig,
     RelativeConfig,
     StackConfig,
@@ -44,6 +46,11 @@ def test_depths_that_can_be_asked_for() -> None:
         structure=StructureConfig(num_static=1),
     )
     assert (both.leaves_early, both.exit_depths) == (False, (3,))
+    assert (both.stopping_side, both.stopping_depths) == ("encoder", (1, 2, 3, 4, 5, 6))
+    assert (options.stopping_side, options.stopping_depths) == ("encoder", (4, 5, 6))
+    assert (plain.stopping_side, plain.stopping_depths) == (None, (6,))
+    leaving = replace(both, exits=ExitsConfig())
+    assert (leaving.stopping_side, leaving.stopping_depths) == ("decoder", (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,18 @@ def test_groups_of_neighbouring_layers(num_layers: int, groups: int, blocks: lis
         (
             {"structure": {"num_static": 3}, "policy": {"kind": "fixed", "depth": 2}},
             "policy.depth there is no exit at depth 2; choose among 3, 4, 5, 6",
+        ),
+        (
+            {"structure": {"num_static": 1}, "decoder": {}, "policy": {"kind": "patience", "patience": 1}},
+            "policy patience does not go with structure; use structure or fixed",
+        ),
+        (
+            {"structure": {"num_static": 3}, "decoder": {}, "policy": {"kind": "fixed", "depth": 2}},
+            "policy.depth there is no exit at depth 2; choose among 3, 4, 5, 6",
+        ),
+        (
+            {"structure": {"num_static": 1}, "decoder": {}, "exits": {}, "policy": {"kind": "structure"}},
+            "policy is about the exits of the decoder where there are any; choose another kind",
         ),
         ({"encoder": {"groups": 7}}, "encoder.groups 7 blocks are more than the 6 layers"),
         ({"encoder": {"groups": 2, "shared_layers": 0}}, "encoder.groups and shared_layers both say"),

@@ -70,13 +70,17 @@ def write_corpora(root: Path) -> dict[str, dict[str, Any]]:
     def structured(task: str, name: str, **data: Any) -> dict[str, Any]:
         made = options(task, name, **data)
         stack = {**STACK, "num_layers": 4, "norm": "pre"}
-        return {**made, "model": {"width": 16, "encoder": stack, "structure": {"num_static": 1}}}
+        return {**made, "model": {**made["model"], "encoder": stack, "structure": {"num_static": 1}}}
+
+    both = structured("translation", "pairs")
 
     return {
         "structured classes": structured("text_classification", "labelled"),
         "structured numbers": structured("text_classification", "numbered", labels="number"),
         "structured tags": structured("tagging", "tagged.txt", tag_scheme="plain"),
         "structured text": structured("masked_language_modeling", "running.txt"),
+        "structured translation": structured("translation", "pairs"),
+        "structured translation with exits": {**both, "model": {**both["model"], "exits": {}}},
         "translation": options("translation", "pairs"),
         "classes": options("text_classification", "labelled"),
         "doubled": options("text_classification", "doubled"),

@@ -48,7 +48,7 @@ class ScriptedTask:
 
 
 def scripted_engine(vocab_size: int = 10) -> Any:
-    model = SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size))
+    model = SimpleNamespace(device=torch.device("cpu"), config=SimpleNamespace(vocab_size=vocab_size, structure=None))
     return SimpleNamespace(model=model, executor=None, plans_sequences=False)
 
 

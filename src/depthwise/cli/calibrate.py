@@ -180,9 +180,10 @@ def in_sentences(found: "CalibratedSetting", name: str, folder: Path) -> list[st
     options, quality = found.options, "not finite" if found.quality is None else f"{found.quality:.2f}"
     full = "not finite" if found.full_quality is None else f"{found.full_quality:.2f}"
     said = ", ".join(text for text in (options.kind, in_words(setting_of(options))) if text)
+    depth = "depth" if found.depth_of is None else f"{found.depth_of} depth"
     lines = [
         f"{name}: {said}",
-        f"  {found.metric} {quality} at a mean depth of {found.mean_depth:.2f}; "
+        f"  {found.metric} {quality} at a mean {depth} of {found.mean_depth:.2f}; "
         f"full depth {found.full_depth}: {full}; {found.flops / max(1, found.full_flops):.2f} of its operations",
     ]
     if found.risk is not None:

@@ -154,8 +154,9 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
         console.print(f"  {'lossless':<16} {how}, {kept}")
     if evaluation.settings.get("word_depths") is not None:
         console.print(f"  {'word depths':<16} {evaluation.settings['word_depths']['estimator']}")
+    side = "" if evaluation.depth_of is None else f"{evaluation.depth_of} "
     if evaluation.mean_depth is not None:
-        console.print(f"  {'mean depth':<16} {evaluation.mean_depth:.2f}")
+        console.print(f"  {f'{side}depth' if side else 'mean depth':<16} {evaluation.mean_depth:.2f}")
     cost = f"{evaluation.seconds:.2f} s"
     if evaluation.tokens_per_second is not None:
         cost += f", {evaluation.examples_per_second:,.1f} examples/s, {evaluation.tokens_per_second:,.1f} tokens/s"
@@ -164,7 +165,7 @@ def _show(console: Console, name: str, evaluation: "Evaluation") -> None:
     console.print(f"  {'time':<16} {cost} on {evaluation.hardware}")
     if evaluation.token_layers is not None:
         flops = "" if evaluation.flops is None else f"{evaluation.flops / 1e9:,.3f} GFLOPs, "
-        console.print(f"  {'operations':<16} {flops}{evaluation.token_layers:,} token-layers")
+        console.print(f"  {'operations':<16} {flops}{evaluation.token_layers:,} {side}token-layers")
 
 
 def _policy(options: dict[str, Any]) -> str:

@@ -41,8 +41,9 @@ DepthOption = Annotated[
     str,
     typer.Option(
         "--depth",
-        help="Run all blocks, leave all at depth N (of the decoder, else encoder), let the policy decide, or take a "
-        "setting that was calibrated. As trained means all blocks, or the depths of words where they have any.",
+        help="Run all blocks, leave all at depth N (of the decoder, else encoder; of an encoder with a structure below "
+        "a decoder without exits), let the policy decide, or take a setting that was calibrated. As trained means all "
+        "blocks, or the depths of words where they have any.",
         metavar="trained|full|N|policy|NAME",
     ),
 ]

@@ -98,7 +98,7 @@ def frontier_table(frontier: "Frontier", columns: Mapping[str, Cell] | None = No
 def _columns(frontier: "Frontier") -> dict[str, Cell]:
     return {
         frontier.metric: lambda point: "not finite" if point.quality is None else f"{point.quality:.2f}",
-        "depth": depth_cell,
+        "depth" if frontier.depth_of is None else f"{frontier.depth_of} depth": depth_cell,
         "token-layers": lambda point: f"{point.token_layers:,}",
         "GFLOPs": lambda point: f"{point.flops / 1e9:,.3f}",
         "seconds": seconds_cell,

@@ -244,12 +244,27 @@ class ModelConfig:
         return self.exits is not None or (self.structure is not None and self.decoder is None)
 
     @property
+    def stopping_side(self) -> str | None:
+        """The stack whose depth can be chosen: the last one where it has exits, else an encoder with a structure."""
+        if self.exits is not None:
+            return "encoder" if self.decoder is None else "decoder"
+        return None if self.structure is None else "encoder"
+
+    @property
+    def stopping_depths(self) -> tuple[int, ...]:
+        """The depths that can be chosen there, from low to high; the last is the number of layers."""
+        if self.structure is None or self.exits is not None:
+            return self.exit_depths
+        assert self.encoder is not None
+        return tuple(range(self.structure.num_static, self.encoder.num_layers + 1))
+
+    @property
     def exit_depths(self) -> tuple[int, ...]:
-        """The depths of all exits, from low to high; the last is the number of layers."""
+        """The depths of all exits of the last stack, from low to high; the last is the number of layers."""
         stack = self.decoder or self.encoder
         assert stack is not None
         if self.structure is not None and self.decoder is None:
-            return tuple(range(self.structure.num_static, stack.num_layers + 1))
+            return self.stopping_depths
         if self.exits is None:
             return (stack.num_layers,)
         depths = range(1, stack.num_layers) if self.exits.depths is None else self.exits.depths

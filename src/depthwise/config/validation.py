@@ -100,20 +100,24 @@ def _policy_problems(config: ModelConfig, options: dict[str, Any], broken: Colle
         if isinstance(policy, StructureExitConfig):
             if model.structure is None:
                 yield model.problem("policy", "structure needs layers that ask for others; add structure, or remove it")
+            elif model.exits is not None:
+                remedy = "choose another kind, and policy.kind=structure with --depth policy once it is trained"
+                yield model.problem("policy", f"is about the exits of the decoder where there are any; {remedy}")
             return
-        if model.structure is not None and model.decoder is None:
+        if model.structure is not None and model.exits is None:
             if not isinstance(policy, FixedDepthConfig):
                 yield model.problem("policy", f"{policy.kind} does not go with structure; use structure or fixed")
                 return
             _ = model.structure.num_static
+            stack = model.encoder
         elif model.exits is None:
             yield model.problem("policy", "decides where tokens leave, but there are no exits; add exits, or remove it")
             return
-        _ = stack.num_layers, model.exits and model.exits.depths  # without which the exits are not known
+        _ = stack and stack.num_layers, model.exits and model.exits.depths  # without which the exits are not known
     except BrokenOption:
         return
     has_source = config.encoder is not None and config.decoder is not None
-    for problem in placement_problems(policy, config.exit_depths, has_source=has_source):
+    for problem in placement_problems(policy, config.stopping_depths, has_source=has_source):
         yield Problem(f"policy.{problem.option}", problem.message)
 
 

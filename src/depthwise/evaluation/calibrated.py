@@ -45,6 +45,8 @@ class CalibratedSetting:
     weights_digest: str | None
     settings: dict[str, Any]
     """What predictions depend on beside weights and examples."""
+    depth_of: str | None = None
+    """``encoder`` where depths are those of sources, read by an encoder below a decoder."""
 
     @property
     def options(self) -> PolicyConfig:

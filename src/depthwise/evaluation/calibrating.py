@@ -99,9 +99,9 @@ class Goal:
 def check_calibratable(run: Run, num_examples: int, goal: Goal) -> None:
     """Raises an error where a goal is out of reach whatever is tried: the sentence says what to ask for instead."""
     options = run.model.config.options
-    if not options.leaves_early:
+    if options.stopping_side is None:
         raise InputError(f"{run.folder} has no exits to leave at; train a run with model.exits")
-    first, last = options.exit_depths[0], options.exit_depths[-1]
+    first, last = options.stopping_depths[0], options.stopping_depths[-1]
     budget = goal.depth_budget
     if budget is not None and not first <= budget < last:
         why = f"nobody leaves {run.folder} before depth {first}, so that a budget of {budget:g} blocks is out of reach"
@@ -148,7 +148,7 @@ class Calibration:
         beside: Run | None = None,
     ) -> None:
         self.run, self.examples, self.goal, self.say, self.temperatures = run, examples, goal, say, temperatures
-        self.exits = run.model.config.options.exit_depths
+        self.exits = run.model.config.options.stopping_depths
         check_calibratable(run, len(examples), goal)
         if beside is not None:
             check_comparable(run.task, beside.task, beside.folder)
@@ -285,6 +285,7 @@ class Calibration:
             examples_digest=examples_digest(self.examples),
             weights_digest=weights_digest(self.run.folder),
             settings=settings(self.run.task, self.run.precision),
+            depth_of=self.trials.depth_of,
         )
 
 

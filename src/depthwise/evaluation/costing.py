@@ -60,12 +60,14 @@ class SequenceCosts:
         self._sources: dict[tuple[int, int], int] = {}
         self._steps: dict[tuple[int, int, int, int], int] = {}
 
-    def generated(self, depths: Sequence[int], source_length: int) -> int:
-        """A target, token by token, and the source that it was made from."""
+    def generated(self, depths: Sequence[int], source_length: int, source_depths: Sequence[int] = ()) -> int:
+        """A target, token by token, and the source that it was made from: all of its layers, unless it ran fewer."""
         most = max(depths, default=0)
         if (source_length, most) not in self._sources:
             self._sources[source_length, most] = self.cost.decode((), source_length, most).flops
         total = self._sources[source_length, most]
+        if source_depths and self.cost.encoder is not None:
+            total -= self.cost.encoder.forward(source_length).flops - self.cost.encoder.plan(source_depths).flops
         for step, depth in enumerate(depths, start=1):
             key = step, depth, source_length, most
             if key not in self._steps:

@@ -14,6 +14,7 @@ from depthwise.engine import Drafting, Drafts
 from depthwise.errors import DataError, InputError
 from depthwise.evaluation.costing import SequenceCosts
 from depthwise.evaluation.depths import by_part, recorded_depths
+from depthwise.evaluation.policies import is_of_sources
 from depthwise.evaluation.predicting import WARM_UP_ROWS, predict_rows, run_by, warm_up
 from depthwise.evaluation.results import Evaluation, examples_digest, finite, weights_digest, write_evaluation
 from depthwise.evaluation.runs import Run
@@ -48,10 +49,13 @@ class Outcome:
     predictions: tuple[str, ...] = field(default=(), repr=False)
     drafts: Drafts | None = None
     layers_run: int | None = None
+    num_source_tokens: int | None = None
+    """Where depths and layers are those of sources: how many tokens these have."""
 
     @property
     def mean_depth(self) -> float | None:
-        return self.token_layers / self.num_tokens if self.num_tokens else None
+        num_tokens = self.num_tokens if self.num_source_tokens is None else self.num_source_tokens
+        return self.token_layers / num_tokens if num_tokens else None
 
 
 def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluation:
@@ -60,6 +64,7 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     return Evaluation(
         **_facts(run.task, split, found.scores, examples),
         mean_depth=found.mean_depth,
+        depth_of=None if found.num_source_tokens is None else "encoder",
         token_layers=found.token_layers if found.drafts is None else found.layers_run,
         flops=found.flops if found.drafts is None else None,
         acceptance_rate=None if found.drafts is None else found.drafts.acceptance_rate,
@@ -75,10 +80,13 @@ def evaluation_of(run: Run, split: str, examples: Sequence[Example]) -> Evaluati
     )
 
 
-def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = True) -> Outcome:
+def outcome_of(
+    run: Run, examples: Sequence[Example], *, shows_progress: bool = True, of_sources: bool | None = None
+) -> Outcome:
     """Run a model over examples. Time is that of the model alone, behind a first batch that is not counted.
 
-    With ``evaluation.turns`` everything is run several times; what is counted is counted in the last.
+    With ``evaluation.turns`` everything is run several times; what is counted is counted in the last. Depths are those
+    of sources, or else of what came out: of those that the run decides on, unless ``of_sources`` says which.
     """
     if isinstance(run.task, LikelihoodTask):
         if run.engine.drafting is not None:
@@ -96,26 +104,44 @@ def outcome_of(run: Run, examples: Sequence[Example], *, shows_progress: bool = 
         return predict_rows(task, run.engine, rows, shows_progress=shows_progress)
 
     found, timing = timed_in_turns(predict, run.device, task.recipe.evaluation.turns)
-    outcome = outcome_from(run, examples, rows, found, timing)
+    outcome = outcome_from(run, examples, rows, found, timing, of_sources=of_sources)
     if run.engine.drafting is None:
         return outcome
     return replace(outcome, drafts=run.engine.drafts, layers_run=run.engine.generated_layers)
 
 
 def outcome_from(
-    run: Run, examples: Sequence[Example], rows: Sequence[Row], found: Sequence[Prediction], timing: Timing
+    run: Run,
+    examples: Sequence[Example],
+    rows: Sequence[Row],
+    found: Sequence[Prediction],
+    timing: Timing,
+    *,
+    of_sources: bool | None = None,
 ) -> Outcome:
     """What predictions of the rows of examples come to, by the policy that the run has."""
     costs = SequenceCosts(run.model, run.policy)
     texts = tuple(prediction.text for prediction in found)
     depths = [depth for prediction in found for depth in prediction.depths]
     flops = sum(_flops(run.task, costs, row, prediction) for row, prediction in zip(rows, found, strict=True))
-    return Outcome(run.task.score(texts, examples), timing, len(depths), sum(depths), flops, texts)
+    scores = run.task.score(texts, examples)
+    if not (is_of_sources(run.model, run.policy) if of_sources is None else of_sources):
+        return Outcome(scores, timing, len(depths), sum(depths), flops, texts)
+    of_rows = [_depths_of_source(run, row, prediction) for row, prediction in zip(rows, found, strict=True)]
+    num_read, num_layers = sum(map(len, of_rows)), sum(map(sum, of_rows))
+    return Outcome(scores, timing, len(depths), num_layers, flops, texts, num_source_tokens=num_read)
+
+
+def _depths_of_source(run: Run, row: Row, prediction: Prediction) -> Sequence[int]:
+    """How deep the tokens of a source ran: all the way, unless the model decides on it."""
+    encoder = run.model.config.options.encoder
+    assert encoder is not None
+    return prediction.source_depths or [encoder.num_layers] * len(row.texts[0])
 
 
 def _flops(task: Task, costs: SequenceCosts, row: Row, prediction: Prediction) -> int:
     if isinstance(task, SequenceToSequence):
-        return costs.generated(prediction.depths, len(row.texts[0]))
+        return costs.generated(prediction.depths, len(row.texts[0]), prediction.source_depths)
     return sum(costs.read(depths) for depths in by_part(row, prediction.depths))
 
 

@@ -4,6 +4,7 @@
 
     schema               1; another number means that these words have changed
     metric               the name of the quality
+    depth_of             "encoder" where depths are those of sources, read by an encoder below a decoder
     higher_is_better     whether more of it is better
     points               in the order in which they were run, each with
       policy               its kind; "fixed" for a fixed depth, "separate" for a model that was trained by itself
@@ -36,7 +37,7 @@ from depthwise.data.progress import shown
 from depthwise.errors import InputError
 from depthwise.evaluation.comparing import check_comparable
 from depthwise.evaluation.evaluating import Outcome, outcome_of, settings
-from depthwise.evaluation.policies import decides_itself, own_policy, setting_of
+from depthwise.evaluation.policies import check_of_one_side, decides_itself, is_of_sources, own_policy, setting_of
 from depthwise.evaluation.results import RESULTS, examples_digest, finite, replace_file, strict_json, weights_digest
 from depthwise.evaluation.runs import Run, by_policy
 from depthwise.evaluation.timing import hardware
@@ -82,6 +83,7 @@ class Frontier:
     examples_digest: str
     weights_digest: str | None
     points: tuple[Point, ...]
+    depth_of: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data for a JSON file."""
@@ -121,8 +123,8 @@ def sweep(
 
     ``policies`` are tried beside all fixed depths, each once; none means those of ``policies_to_try``.
     """
-    exits, task = run.model.config.options.exit_depths, run.task
-    if not run.model.config.options.leaves_early:
+    exits, task = run.model.config.options.stopping_depths, run.task
+    if run.model.config.options.stopping_side is None:
         raise InputError(
             f"{run.folder} has no exits to leave at, so that there is nothing to sweep; train a run with model.exits"
         )
@@ -134,15 +136,20 @@ def sweep(
                 f"{other.folder} is judged by {other.task.metrics[0]}, not by {metric}; "
                 f"name one for all with evaluation.metrics=[{metric}]"
             )
+    check_of_one_side(run.model, run.folder, policies or ())
+    of_sources = is_of_sources(run.model, None)
     settings_to_try = policies_to_try(run) if policies is None else _once([*fixed_depths(run), *policies])
     tried: list[tuple[Run, PolicyConfig | None]] = [(run, options) for options in settings_to_try]
     tried += [(other, None) for other in beside]
     points = []
     try:
         for each, options in shown(tried, "sweeping", len(tried)):
-            found = outcome_of(by_policy(each, _unless_full(options, exits[-1])), examples, shows_progress=False)
+            set_so = by_policy(each, _unless_full(options, exits[-1]))
+            found = outcome_of(set_so, examples, shows_progress=False, of_sources=of_sources)
             if options is None:
-                setting = {"run": str(each.folder), "depth": each.model.config.num_hidden_layers}
+                encoder, depth = each.model.config.options.encoder, each.model.config.num_hidden_layers
+                depth = encoder.num_layers if of_sources and encoder is not None else depth
+                setting = {"run": str(each.folder), "depth": depth}
             else:
                 setting = setting_of(options)
             points.append(_point(SEPARATE if options is None else options.kind, setting, found, metric))
@@ -161,6 +168,7 @@ def sweep(
         hardware=hardware(run.device),
         examples_digest=examples_digest(examples),
         weights_digest=weights_digest(run.folder),
+        depth_of="encoder" if of_sources else None,
         points=tuple(points),
     )
 
@@ -216,7 +224,7 @@ def _once(policies: Sequence[PolicyConfig]) -> list[PolicyConfig]:
 
 def fixed_depths(run: Run) -> list[PolicyConfig]:
     """All leave at one exit, for each of them."""
-    return [FixedDepthConfig(depth=depth) for depth in run.model.config.options.exit_depths]
+    return [FixedDepthConfig(depth=depth) for depth in run.model.config.options.stopping_depths]
 
 
 def _around(own: PolicyConfig) -> Iterator[PolicyConfig]:

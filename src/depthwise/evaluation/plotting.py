@@ -35,7 +35,8 @@ def frontier_figure(frontier: Mapping[str, Any]) -> Figure:
         axes.plot([depth], [value], "*", color="crimson", markersize=16, label="full model", zorder=4)
         axes.axhline(value, color="crimson", linewidth=0.8, linestyle="--", zorder=1)
     better = "higher" if frontier["higher_is_better"] else "lower"
-    axes.set_xlabel(f"mean depth (blocks per token, of {frontier['num_layers']})")
+    side = f"{frontier['depth_of']} " if frontier.get("depth_of") else ""
+    axes.set_xlabel(f"mean {side}depth (blocks per token, of {frontier['num_layers']})")
     axes.set_ylabel(f"{frontier['metric']} ({better} is better)")
     axes.set_title(f"{frontier['task']}, {frontier['split']}: {frontier['examples']:,} examples")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,22 @@ def own_policy(model: DepthwisePreTrainedModel) -> PolicyConfig | None:
 
 
 def decides_itself(model: DepthwisePreTrainedModel) -> bool:
-    """Whether an encoder that stands alone says how many layers it needs."""
-    return model.config.structure is not None and model.config.decoder is None
+    """Whether policies are about an encoder that says how many layers it needs, and not about exits."""
+    return model.config.structure is not None and model.config.exits is None
+
+
+def is_of_sources(model: DepthwisePreTrainedModel, options: PolicyConfig | None) -> bool:
+    """Whether what is decided is the depth of an encoder below a decoder, so that depths told are those of sources."""
+    return _has_source(model) and (decides_itself(model) or isinstance(options, StructureExitConfig))
+
+
+def check_of_one_side(model: DepthwisePreTrainedModel, name: str | Path, policies: Iterable[PolicyConfig]) -> None:
+    """Raises an error where depths of encoder and decoder would be set against each other."""
+    if not decides_itself(model) and any(isinstance(options, StructureExitConfig) for options in policies):
+        raise InputError(
+            f"{name} has exits in its decoder, whose depths are tried here; for its encoder use depthwise evaluate "
+            "--depth policy policy.kind=structure policy.threshold=0.7 and the like"
+        )
 
 
 def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Sequence[str] = ()) -> PolicyConfig:
@@ -83,6 +97,8 @@ def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Se
             raise InputError(f"{name} says by itself how many layers it needs; use the policy structure or fixed")
         is_own = is_own or kind == StructureExitConfig.kind
         own = own if own is not None and kind == own.kind else StructureExitConfig()
+    elif kind == StructureExitConfig.kind and model.config.structure is not None:
+        is_own, own = True, StructureExitConfig()
     if not is_own and isinstance(kind, str) and kind in POLICIES and not issubclass(POLICIES[kind], UNTRAINED):
         has = "no policy of its own" if own is None else f"the policy {own.kind}"
         raise InputError(
@@ -98,21 +114,23 @@ def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Se
 
 def check_exits(model: DepthwisePreTrainedModel, name: str | Path) -> None:
     """Raises an error where there is nowhere to leave."""
-    if not model.config.options.leaves_early:
+    if model.config.options.stopping_side is None:
         raise InputError(f"{name} has no exits to leave at; train a run with model.exits, or use --depth full")
 
 
 def fixed_depth(model: DepthwisePreTrainedModel, name: str | Path, depth: int) -> FixedDepthConfig:
-    """The policy by which all leave at one exit."""
-    exits = model.config.options.exit_depths
+    """The policy by which all leave at one exit, or need so many layers."""
+    exits = model.config.options.stopping_depths
     if depth not in exits:
         raise InputError(f"{name} has no exit at depth {depth}; choose among {', '.join(map(str, exits))}")
     return FixedDepthConfig(depth=depth)
 
 
 def use_policy(model: DepthwisePreTrainedModel, options: PolicyConfig | None) -> None:
-    """From now on, let tokens leave by this policy; what it learned stays as it is."""
+    """From now on, let tokens leave by this policy alone; what it learned stays as it is."""
     assert isinstance(model, HasExits)
+    if model.structure is not None:
+        model.structure.use(None)
     model.use_policy(None if options is None else _built(model, options))
 
 
@@ -124,7 +142,7 @@ def _built(model: DepthwisePreTrainedModel, options: PolicyConfig) -> Policy:
         found: Policy = policy
         return found
     sizes = model.config.options
-    return build_policy(options, width=sizes.width, exits=sizes.exit_depths, has_source=_has_source(model))
+    return build_policy(options, width=sizes.width, exits=sizes.stopping_depths, has_source=_has_source(model))
 
 
 def _has_source(model: DepthwisePreTrainedModel) -> bool:
@@ -139,7 +157,7 @@ def _parsed(options: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _placed(model: DepthwisePreTrainedModel, options: PolicyConfig) -> PolicyConfig:
-    exits = model.config.options.exit_depths
+    exits = model.config.options.stopping_depths
     problems = list(placement_problems(options, exits, has_source=_has_source(model)))
     if problems:
         raise ConfigError(COMMAND_LINE, _of_section(problems))

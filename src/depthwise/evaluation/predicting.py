@@ -12,6 +12,7 @@ from depthwise.data import BatchOptions, Row, TokenBatches
 from depthwise.data.progress import shown
 from depthwise.engine import Engine
 from depthwise.errors import InputError
+from depthwise.evaluation.depths import recorded_sources
 from depthwise.evaluation.runs import Run
 from depthwise.evaluation.searching import EngineSearch
 from depthwise.kernels.attention import for_changing_lengths
@@ -111,8 +112,15 @@ def _answers(
 
 
 def _predicted(task: Task, model: PreTrainedModel, rows: Sequence[Row]) -> list[Prediction]:
+    """What the model says of a batch, with the depths of sources where an encoder below a decoder decides on them."""
     with within_memory(task):
-        return task.predictions(model, rows)
+        if model.config.structure is None or model.config.decoder is None:
+            return task.predictions(model, rows)
+        with recorded_sources(model.model.encoder) as depths_of:
+            found = task.predictions(model, rows)
+    return [
+        replace(prediction, source_depths=depths_of(row.texts[0])) for row, prediction in zip(rows, found, strict=True)
+    ]
 
 
 @contextmanager

@@ -32,8 +32,9 @@ _LINE_BREAKS = re.compile(r"[\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 class Evaluation:
     """How good a model is on a split, how deep it ran for that, and what it cost.
 
-    ``mean_depth`` is over the tokens that were generated, or over those of the input where none are; what was not
-    measured is none. ``settings`` are what predictions depend on beside weights and examples.
+    ``mean_depth`` is over the tokens that were generated, or over those of the input where none are or where
+    ``depth_of`` says so; what was not measured is none. ``settings`` are what predictions depend on beside weights and
+    examples.
     """
 
     task: str
@@ -46,6 +47,8 @@ class Evaluation:
     """How each metric was computed."""
     examples: int
     mean_depth: float | None = None
+    depth_of: str | None = None
+    """``encoder`` where depth and token-layers are those of sources, which a model with a structure decides on."""
     token_layers: int | None = None
     """Blocks that all these tokens ran together, and drafts that were rejected with them."""
     flops: int | None = None

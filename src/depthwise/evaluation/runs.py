@@ -72,10 +72,10 @@ def load_run(
     """A run with its model in evaluation mode on a device (``auto``, ``cpu``, ``cuda``).
 
     Without a ``depth``, tokens run as they did in training: all blocks (``full``), or as deep as words have depths of
-    their own. With a number all tokens leave there: at an exit of the model, else where its stack is cut, which is
-    that of the decoder where there is one. With ``policy`` they leave by the run's own policy, as far as
-    ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise. Any other name is that of a setting that
-    ``depthwise calibrate`` found.
+    their own. With a number all tokens leave there: at an exit of the model, or behind so many layers of an encoder
+    with a structure, else where its stack is cut, which is that of the decoder where there is one. With ``policy`` they
+    leave by the run's own policy, as far as ``policy_changes`` such as ``policy.threshold=0.8`` do not say otherwise.
+    Any other name is that of a setting that ``depthwise calibrate`` found.
 
     With ``lossless``, an exit drafts what the whole stack then verifies: text is that of full depth, and found faster.
     """
@@ -99,7 +99,7 @@ def load_run(
         return run
     if isinstance(depth, str):
         return by_policy(run, setting_named(run.folder, depth))
-    if model.config.options.leaves_early:
+    if model.config.options.stopping_side is not None:
         return by_policy(run, fixed_depth(model, folder, depth))
     cut_to_depth(model, depth)
     return replace(run, depth=depth)

@@ -12,6 +12,7 @@ import torch
 from depthwise.data import Row
 from depthwise.data.lines import BYTE_ORDER_MARK, BYTES_PER_CHARACTER
 from depthwise.errors import DepthwiseError
+from depthwise.evaluation.policies import is_of_sources
 from depthwise.evaluation.predicting import predict_rows, score_rows
 from depthwise.evaluation.results import one_line
 from depthwise.evaluation.runs import Run
@@ -84,14 +85,17 @@ def _line(number: int, raw: bytes, max_chars: int, is_over: bool) -> Line:
 
 
 def predict_lines(run: Run, chunks: Iterable[Sequence[Line]], *, depths: bool = False) -> Iterator[list[Reply]]:
-    """For every chunk of lines its predictions; with ``depths``, behind a tab, how deep the tokens ran."""
+    """For every chunk of lines its predictions; with ``depths``, behind a tab, how deep the tokens ran: those that were
+    generated, or those of the source where the depth of the encoder is what is decided on."""
 
     def answer(rows: list[Row]) -> list[str]:
         found = predict_rows(run.task, run.engine, rows, shows_progress=False)
         texts = [one_line(prediction.text) for prediction in found]
         if not depths:
             return texts
-        shown = (" ".join(map(str, prediction.depths)) for prediction in found)
+        of_sources = is_of_sources(run.model, run.policy)
+        ran = (prediction.source_depths if of_sources else prediction.depths for prediction in found)
+        shown = (" ".join(map(str, each)) for each in ran)
         return [f"{text}\t{numbers}" for text, numbers in zip(texts, shown, strict=True)]
 
     return _replies(run, chunks, answer, with_output=False)

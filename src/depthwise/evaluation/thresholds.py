@@ -11,7 +11,7 @@ from depthwise.config import (
     StructureExitConfig,
 )
 from depthwise.errors import InputError
-from depthwise.evaluation.policies import chosen_policy, own_policy
+from depthwise.evaluation.policies import check_of_one_side, chosen_policy, own_policy
 from depthwise.evaluation.runs import Run
 
 _STRICT = (0.999, 0.99, 0.98, 0.97, 0.95, 0.925, 0.9, 0.875, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
@@ -27,7 +27,9 @@ def policy_asked_for(run: Run, changes: Sequence[str]) -> PolicyConfig | None:
     if any(change.startswith("policy.threshold") for change in changes):
         raise InputError("thresholds are what is looked for; leave policy.threshold out")
     needs_one = ["policy.threshold=0"] if "policy.kind=confidence" in changes else []
-    return chosen_policy(run.model, run.folder, [*changes, *needs_one])
+    chosen = chosen_policy(run.model, run.folder, [*changes, *needs_one])
+    check_of_one_side(run.model, run.folder, [chosen])
+    return chosen
 
 
 def strict_to_bold(run: Run, policy: PolicyConfig | None) -> list[PolicyConfig]:

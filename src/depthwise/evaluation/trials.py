@@ -9,7 +9,7 @@ from depthwise.config import FixedDepthConfig, PolicyConfig
 from depthwise.data import Example
 from depthwise.evaluation.evaluating import Outcome, outcome_from, outcome_of
 from depthwise.evaluation.likeness import Values, goodness, likeness
-from depthwise.evaluation.policies import check_exits, in_words, setting_of
+from depthwise.evaluation.policies import check_exits, check_of_one_side, in_words, is_of_sources, setting_of
 from depthwise.evaluation.replaying import Replay
 from depthwise.evaluation.runs import Run, by_policy
 from depthwise.evaluation.timing import timed
@@ -40,7 +40,9 @@ class Trials:
         self.run, self.examples, self.say = run, examples, say
         self.metric = run.task.metrics[0]
         self.sign = -1 if self.metric in run.task.lower_is_better else 1
-        self.full_depth = run.model.config.options.exit_depths[-1]
+        self.full_depth = run.model.config.options.stopping_depths[-1]
+        self.depth_of = "encoder" if is_of_sources(run.model, None) else None
+        """Whose depth is tried, where it is not that of what comes out."""
         self.known: dict[PolicyConfig, Trial] = {}
         """All but full depth."""
         self._replay = self._listened()
@@ -52,6 +54,7 @@ class Trials:
 
     def of(self, options: PolicyConfig) -> Trial:
         """What becomes of the data by a policy."""
+        check_of_one_side(self.run.model, self.run.folder, [options])
         if options == self.full.options:
             return self.full
         if options not in self.known:
@@ -60,10 +63,11 @@ class Trials:
 
     def _try(self, options: PolicyConfig, used: PolicyConfig | None) -> Trial:
         outcome = self._outcome(by_policy(self.run, used))
-        quality, depth = outcome.scores[self.metric].value, outcome.mean_depth
-        trial = Trial(options, quality, float(self.full_depth) if depth is None else depth, outcome)
+        quality, mean = outcome.scores[self.metric].value, outcome.mean_depth
+        trial = Trial(options, quality, float(self.full_depth) if mean is None else mean, outcome)
         name = "full depth" if used is None else said(options)
-        self.say(f"{name}: {self.metric} {quality:.2f} at a mean depth of {trial.mean_depth:.2f}")
+        depth = "depth" if self.depth_of is None else f"{self.depth_of} depth"
+        self.say(f"{name}: {self.metric} {quality:.2f} at a mean {depth} of {trial.mean_depth:.2f}")
         return trial
 
     def _outcome(self, run: Run) -> Outcome:

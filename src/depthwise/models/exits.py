@@ -56,14 +56,18 @@ class HasExits:
 
     @property
     def policy(self) -> Policy | None:
-        """By which tokens leave now."""
+        """By which tokens leave the last stack now."""
         structure = self.structure if self.config.decoder is None else None
         return self._policy if structure is None else structure.policy
 
     def use_policy(self, policy: Policy | None) -> None:
-        """From now on, let tokens leave by this policy, or none before the end."""
+        """From now on, let tokens leave by this policy, or none before the end.
+
+        Without exits, policies of a model with a structure are about its encoder, whatever is above it. With exits in
+        its decoder they are about these, but for the policy ``structure``.
+        """
         structure = self.structure
-        if structure is not None and (self.config.decoder is None or isinstance(policy, StructureExit)):
+        if structure is not None and (self.config.exits is None or isinstance(policy, StructureExit)):
             structure.use(policy)
             return
         if isinstance(policy, StructureExit):
@@ -205,7 +209,7 @@ def build_trained_policy(options: ModelConfig, width: int) -> Policy | None:
         return None
     has_source = options.encoder is not None and options.decoder is not None
     parsed = parse_policy(options.policy)
-    policy = build_policy(parsed, width=width, exits=options.exit_depths, has_source=has_source)
+    policy = build_policy(parsed, width=width, exits=options.stopping_depths, has_source=has_source)
     return policy if policy.needs_training else None
 
 

@@ -39,7 +39,8 @@ class Prediction:
     The tokens are those of the text where it was generated, else those of the input. ``log_prob`` is there where it
     costs nothing. ``num_steps`` says after how many steps the search of the whole batch had ended; where that is less
     than the limit of the input's own length, the limit had no part in the text. ``token_ids`` are there where the text
-    was generated from a source: one for every depth.
+    was generated from a source: one for every depth. ``source_depths`` are those of the tokens of a source, where they
+    were asked for.
     """
 
     text: str
@@ -47,3 +48,4 @@ class Prediction:
     depths: tuple[int, ...] = ()
     num_steps: int | None = None
     token_ids: tuple[int, ...] = ()
+    source_depths: tuple[int, ...] = ()
