@@ -1,11 +1,18 @@
 """What benchmarks/structure.py compares a run that says how many layers it needs with."""
 
+import json
 import math
+import sys
 from typing import Any
 
 import pytest
 
+from depthwise.evaluation import load_run
+
+from .evaluation.conftest import MakeRun, make_run, originals
 from .scripts import ROOT, loaded
+
+__all__ = ["make_run", "originals"]
 
 QUALITIES = {2: 70.0, 3: 80.0, 4: 80.0, 5: 81.0, 6: 79.0}
 
@@ -31,3 +38,45 @@ def structure(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_the_best_constant_depth(structure: Any, mean_depth: float, sign: int, best: int | None) -> None:
     assert structure.best_constant(QUALITIES, mean_depth, sign) == best
+
+
+def test_speeds_of_settings_beside_another_run(structure: Any, make_run: MakeRun, monkeypatch: Any) -> None:
+    monkeypatch.setattr(structure, "REPEATS", 1)
+    run, beside = (load_run(make_run(kind), device="cpu") for kind in ("structured classes", "classes"))
+    found = structure.speeds(run, beside, "valid", ["0.0", "1.0"])
+    assert found["full"] == found["0.0"]
+    assert (found["full_layers"], found["0.0_layers"], found["1.0_layers"]) == (4, 4, 2)
+    for rows in (1, 32):
+        assert found[f"full_of_full_{rows}"] == 1
+        assert found[f"1.0_of_full_{rows}"] > 0
+        ratio = found[f"1.0_faster_{rows}"] / found[f"full_faster_{rows}"]
+        assert found[f"1.0_of_full_{rows}"] == pytest.approx(ratio)
+    assert 0 <= found["beside"] <= 100
+
+
+def test_every_other_layer_is_left_out(
+    structure: Any, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that does not decide on its layers itself."""
+    monkeypatch.setattr(structure, "REPEATS", 1)
+    folder = make_run("classes")
+    whole, half = load_run(folder, device="cpu"), load_run(folder, device="cpu")
+    kept = half.model.model.encoder.stack.layers[0]
+    smaller = structure.reduced(half, every_other=True, share=0.0)
+    assert list(smaller.model.model.encoder.stack.layers) == [kept]
+    assert whole.model.model.encoder.stack.num_layers == 2
+
+    def speeds_of(run: Any, *options: str) -> Any:
+        monkeypatch.setattr(
+            sys, "argv", ["structure.py", "speeds", str(run), "--at", "full", "--device", "cpu", *options]
+        )
+        structure.main()
+        return json.loads(capsys.readouterr().out)
+
+    found = speeds_of(folder, "--every-other", "--name", "half")
+    assert found["full_layers"] == 1
+    written = json.loads((folder / "results" / "half.json").read_text())
+    assert written["metrics"] == found
+    with pytest.raises(SystemExit):
+        speeds_of(make_run("structured classes"), "--every-other")
+    assert "decides on its layers by itself; leave --every-other out" in capsys.readouterr().err

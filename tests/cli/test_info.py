@@ -41,6 +41,11 @@ def test_a_preset() -> None:
     assert "kernel back end: reference" in output
 
 
+def test_parameters_beside_published_ones() -> None:
+    assert "encoder and pooler: 25.9M (published 30M, with heads); 26.5M with distances" in info("alberta-base")
+    assert "published" not in info("iwslt-lightconv")
+
+
 def test_a_run_folder(tmp_path: Path) -> None:
     """The model that was saved, with its parameters."""
     stack = {"num_layers": 2, "num_heads": 2, "ffn_width": 12}

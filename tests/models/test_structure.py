@@ -143,6 +143,44 @@ def test_an_encoder_below_a_decoder(structured: Build, draw_batch: Batch) -> Non
     assert model.structure.out.weight.grad.abs().max() > 0
 
 
+def test_sources_of_mixed_depths_are_read_as_single_ones(structured: Build, draw_batch: Batch, mixer: str) -> None:
+    """With every mixer on both sides, by the model itself and by the engine, scores and generated text."""
+    model, batch = structured("seq2seq", mixer), draw_batch("seq2seq", (6, 3, 5, 4, 6, 1) * 2)
+    given = {name: value for name, value in batch.items() if name != "labels"}
+    targets = torch.randint(4, 17, (len(batch["input_ids"]), 4))
+    model.use_policy(needing(0.5))
+    together = model(**given, decoder_input_ids=targets)
+    depths = together.encoder_depths.amax(1)
+    assert len(set(depths.tolist())) > 1
+    engine = Engine(model)
+    by_engine = engine(**given, decoder_input_ids=targets)
+    torch.testing.assert_close(by_engine.logits, together.logits, rtol=1e-9, atol=1e-11)
+    assert torch.equal(by_engine.encoder_depths, together.encoder_depths)
+    texts = engine.generate(**given, max_length=6).sequences
+    for row in range(len(depths)):
+        one = rows_of(given, row)
+        alone = model(**one, decoder_input_ids=targets[[row]])
+        assert alone.encoder_depths[0, 0] == depths[row]
+        torch.testing.assert_close(alone.logits[0], together.logits[row], rtol=1e-9, atol=1e-11)
+        text = engine.generate(**one, max_length=6).sequences[0]
+        assert torch.equal(texts[row, : len(text)], text)
+
+
+def test_one_depth_for_all_sources(structured: Build, draw_batch: Batch) -> None:
+    """Without exits in the decoder, a fixed depth is that of the encoder; with exits it is theirs."""
+    model, batch = structured("seq2seq"), draw_batch("seq2seq")
+    model.use_policy(FixedDepth(FixedDepthConfig(depth=2)))
+    assert torch.equal(model(**batch).encoder_depths, 2 * batch["attention_mask"])
+    assert model.policy is None
+    model.use_policy(None)
+    assert torch.equal(model(**batch).encoder_depths, LAYERS * batch["attention_mask"])
+    leaving = structured("seq2seq", exits={})
+    leaving.use_policy(FixedDepth(FixedDepthConfig(depth=2)))
+    found = leaving(**batch)
+    assert torch.equal(found.encoder_depths, LAYERS * batch["attention_mask"])
+    assert found.depths.max() == 2
+
+
 def test_parts_are_saved_and_a_new_one_begins_where_it_is_told(structured: Build, tmp_path: Path) -> None:
     model = structured("masked_lm", stack={"relative": {"max_distance": 2}, "groups": 2})
     assert len(model.model.encoder.stack.layers) == 2

@@ -1,11 +1,25 @@
 """Recipes of ALBERTa: pretraining in all sizes, and every task of the poster's tables."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
-from depthwise.config import ModelConfig, built_in, model_options, parse_model, read_recipe
+from depthwise.config import (
+    ModelConfig,
+    StructureExitConfig,
+    built_in,
+    model_options,
+    parse_model,
+    preset,
+    read_recipe,
+)
+from depthwise.config.alberta import SIZES
+from depthwise.depth import StructureExit
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.masked_lm import DepthwiseForMaskedLM
+from depthwise.tasks.build import TASKS, _with_pretrained
 
 NAMES = sorted(recipe.name for recipe in built_in() if "/alberta-" in recipe.name)
 PRETRAINING = [name for name in NAMES if name.startswith("masked_language_modeling/")]
@@ -57,8 +71,41 @@ def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep() -> 
     "change", ["model.structure.cumulative=false", "model.encoder.positions=none", "model.encoder.relative=null"]
 )
 def test_ablations_are_changes(change: str) -> None:
+    """Each is another model, of which a tiny one learns, stops and says the same whoever is beside."""
     name = "masked_language_modeling/alberta-small"
-    assert options(name, change) != options(name)
+    changed = options(name, change)
+    assert changed != options(name)
+    torch.manual_seed(1)
+    model = DepthwiseForMaskedLM(DepthwiseConfig.from_options(tiny(changed))).double()
+    parts = {name.split(".")[3] for name, _ in model.model.encoder.stack.named_parameters(prefix="model.encoder.stack")}
+    assert ("distances" in parts) == ("relative" not in change)
+    assert (model.model.encoder.embedding.positions is None) == ("positions" in change)
+    ids, labels = torch.randint(4, 50, (3, 7)), torch.randint(4, 50, (3, 7))
+    loss = model(input_ids=ids, labels=labels).loss
+    loss.backward()
+    unused = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert all(name.startswith(("model.pooler.", "sentence_order.")) for name in unused), unused
+    model.eval().use_policy(StructureExit(StructureExitConfig(threshold=0.6)))
+    together = model(input_ids=ids)
+    for row in range(3):
+        alone = model(input_ids=ids[[row]])
+        torch.testing.assert_close(alone.logits[0], together.logits[row], rtol=1e-9, atol=1e-11)
+        assert torch.equal(alone.depths[0], together.depths[row])
+
+
+def tiny(model: ModelConfig) -> ModelConfig:
+    """The same model, but for its sizes."""
+    assert model.encoder is not None
+    assert model.structure is not None
+    sizes = {"num_layers": 4, "num_heads": 2, "ffn_width": 16, "dropout": 0.0, "attention_dropout": 0.0}
+    return replace(
+        model,
+        vocab_size=50,
+        width=8,
+        embedding_width=4,
+        encoder=replace(model.encoder, groups=None, **sizes),
+        structure=replace(model.structure, num_static=1, hidden_width=None),
+    )
 
 
 @pytest.mark.parametrize("name", TUNING)
@@ -66,3 +113,21 @@ def test_tuning_begins_with_a_pretrained_encoder(name: str) -> None:
     begins = read_recipe(name).model["from"]
     assert begins == ("runs/alberta-small" if "-small-" in name else "runs/alberta-base")
     assert f"masked_language_modeling/{begins.removeprefix('runs/')}" in PRETRAINING
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in TUNING if "-small-" not in name])
+def test_tuning_in_all_four_sizes(name: str, size: str, tmp_path: Path) -> None:
+    """``model.from`` names the run, of which the encoder is built whole on no device in particular."""
+    folder = tmp_path / f"alberta-{size}"
+    pretrained = replace(preset(f"alberta-{size}"), vocab_size=30_000)
+    DepthwiseConfig.from_options(pretrained).save_pretrained(folder)
+    recipe = _with_pretrained(read_recipe(name, [f"model.from={folder}"]))
+    found = parse_model(model_options(recipe.model))
+    assert (found.width, found.encoder, found.structure) == (pretrained.width, pretrained.encoder, pretrained.structure)
+    assert recipe.tokenizer.path == str(folder)
+    config = DepthwiseConfig.from_options(found)
+    with torch.device("meta"):
+        model = TASKS[recipe.task].model_class(config)
+    assert model.structure is not None
+    assert model.model.encoder.stack.num_layers == 43

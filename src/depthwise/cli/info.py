@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from depthwise.config import load_recipe, preset
+from depthwise.config.alberta import PUBLISHED
 from depthwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def info(
     from depthwise.kernels.backend import describe
 
     console = Console()
-    console.print(_parts(_config(model), length))
+    config = _config(model)
+    console.print(_parts(config, length))
+    if model in PUBLISHED:
+        console.print(_beside_published(config, PUBLISHED[model]), soft_wrap=True, highlight=False)
     console.print(f"kernel back end: {describe()}")
     if Path(model).exists():
         _show_run(console, Path(model))
@@ -105,6 +109,22 @@ def _parts(config: "DepthwiseConfig", length: int) -> Table:
         total += cost.head() * length
     _add(table, "all", skeleton, Cost(total.flops // length))
     return table
+
+
+def _beside_published(config: "DepthwiseConfig", published: int) -> str:
+    """What the encoder has without distances and predictor, and with them, beside what its paper says."""
+    import torch
+
+    from depthwise.models.backbone import DepthwiseModel
+
+    with torch.device("meta"):
+        counts = {name: weight.numel() for name, weight in DepthwiseModel(config).named_parameters()}
+    apart = sum(count for name, count in counts.items() if ".structure." in name or ".distances." in name)
+    total = sum(counts.values())
+    return (
+        f"encoder and pooler: {(total - apart) / 1e6:.1f}M (published {published}M, with heads); "
+        f"{total / 1e6:.1f}M with distances and predictor"
+    )
 
 
 def _skeleton(config: "DepthwiseConfig") -> Any:

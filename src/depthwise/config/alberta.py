@@ -12,6 +12,8 @@ from depthwise.config.structure import StructureConfig
 
 SIZES = {"base": (768, 12), "large": (1024, 16), "xlarge": (2048, 16), "xxlarge": (4096, 64)}
 """Width and heads of ALBERT; the feed-forward branch is four times as wide."""
+PUBLISHED = {"alberta-base": 30, "alberta-large": 48, "alberta-xlarge": 166, "alberta-xxlarge": 630}
+"""Millions of parameters that the poster gives, heads included."""
 NUM_STATIC, NUM_ADAPTIVE, NUM_GROUPS = 5, 38, 3
 
 
