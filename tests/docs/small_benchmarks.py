@@ -173,5 +173,10 @@ BENCHMARKS = {
             "structure.REPEATS": 1,
         },
     ),
+    "ways": Small(
+        "default / fastest",
+        {"width": 16, "heads": 2, "lengths": [4, 40], "batch": 2, "repeats": 1},
+        {**SAMPLES, "ways.SHORTEST_SAMPLE": MOMENT, "ways.MARGIN": math.inf},
+    ),
 }
 EXAMPLES = {"client": Small(r"\d of \d+ layers")}

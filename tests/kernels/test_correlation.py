@@ -2,28 +2,35 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from depthwise.kernels import correlation
 from depthwise.kernels.correlation import (
     BAND_FROM,
     BLOCK,
     GROUPED_BELOW,
+    PIECES_FROM,
+    PIECES_UP_TO,
     TAPS_UP_TO,
     correlate,
     correlate_banded,
     correlate_gathered,
     correlate_grouped,
+    correlate_pieces,
     correlate_taps,
     correlate_windows,
 )
 
 EVERYWHERE = (correlate_taps, correlate_banded)
+FORWARD = (*EVERYWHERE, correlate_pieces)
+"""The last one has no gradient."""
 AT_POSITIONS = (correlate_gathered, correlate_windows)
 
 
@@ -92,7 +99,7 @@ corners = pytest.mark.parametrize("case", CORNERS.values(), ids=CORNERS.keys())
 def test_all_steps(case: Case, sum_over_taps: Callable[..., Tensor], assert_same: Callable[..., None]) -> None:
     x, weight = case.inputs()
     expected = sum_over_taps(x, weight, case.left)
-    for walk in EVERYWHERE:
+    for walk in FORWARD:
         assert_same(walk(x, weight, case.left), expected)
     assert_same(correlate(x, weight, left=case.left, positions=None), expected)
 
@@ -101,7 +108,7 @@ def test_all_steps(case: Case, sum_over_taps: Callable[..., Tensor], assert_same
 def test_corners(case: Case, sum_over_taps: Callable[..., Tensor], assert_same: Callable[..., None]) -> None:
     x, weight = case.inputs()
     expected = sum_over_taps(x, weight, case.left)
-    for walk in EVERYWHERE:
+    for walk in FORWARD:
         assert_same(walk(x, weight, case.left), expected)
     positions = torch.arange(case.length).expand(case.rows, -1)
     for walk in AT_POSITIONS:
@@ -114,7 +121,7 @@ def test_corners(case: Case, sum_over_taps: Callable[..., Tensor], assert_same: 
 def test_fixed_kernels(case: Case, sum_over_taps: Callable[..., Tensor], assert_same: Callable[..., None]) -> None:
     x, weight = case.inputs()
     expected = sum_over_taps(x, weight, case.left)
-    for walk in (*EVERYWHERE, correlate_grouped):
+    for walk in (*FORWARD, correlate_grouped):
         assert_same(walk(x, weight, case.left), expected)
 
 
@@ -145,6 +152,90 @@ def test_windows_in_pieces(monkeypatch: pytest.MonkeyPatch, fixed_steps: bool) -
     for values in (1, 2 * 4 * 6 * 2, 2**20):
         monkeypatch.setattr(correlation, "WINDOWED_AT_ONCE", values)
         torch.testing.assert_close(correlate_windows(x, weight, 1, positions), expected)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("taps", [1, 2, 3, 7, 31, 63])
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 500])
+def test_pieces(
+    length: int,
+    taps: int,
+    is_causal: bool,
+    heads: int,
+    sum_over_taps: Callable[..., Tensor],
+    assert_same: Callable[..., None],
+) -> None:
+    """One head or one for each channel; kernels for each row and step, or shared."""
+    left = taps - 1 if is_causal else (taps - 1) // 2
+    for fixed_rows, fixed_steps in ((False, False), (False, True), (True, False), (True, True)):
+        x, weight = Case(2, length, heads, 4 // heads, taps, left, fixed_rows, fixed_steps).inputs()
+        assert_same(correlate_pieces(x, weight, left), sum_over_taps(x, weight, left))
+
+
+@pytest.mark.parametrize("fixed_rows", [False, True])
+@pytest.mark.parametrize("fixed_steps", [False, True])
+def test_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch, fixed_rows: bool, fixed_steps: bool) -> None:
+    """However few steps of however few rows they hold, all rows see their own inputs and kernels."""
+    for length in (5, BLOCK, 3 * BLOCK + 1):
+        x, weight = Case(5, length, 2, 3, 9, 3, fixed_rows, fixed_steps).inputs()
+        expected = unfolded(x, weight, 3)
+        for size in (BLOCK, 2 * BLOCK, 4 * BLOCK, 64 * BLOCK):
+            monkeypatch.setattr(correlation, "PIECE", size)
+            torch.testing.assert_close(correlate_pieces(x, weight, 3), expected)
+
+
+def test_pieces_of_inputs_that_lie_otherwise() -> None:
+    """Channels first, every second step, or one row seen several times."""
+    _, weight = Case(2, 70, 2, 3, 9, 4).inputs()
+    source = torch.randn(2, 6, 140, dtype=torch.float64)
+    for x in (source.transpose(1, 2)[:, :70], source.transpose(1, 2)[:, ::2], source[:1, :, :70].mT.expand(2, -1, -1)):
+        torch.testing.assert_close(correlate_pieces(x, weight, 4), unfolded(x, weight, 4))
+
+
+def test_rows_of_pieces_are_alone() -> None:
+    """Neither other rows nor what they hold change a row."""
+    x, weight = Case(7, 70, 2, 3, 31, 15).inputs()
+    expected = correlate_pieces(x, weight, 15)
+    x[1::2] = torch.nan
+    assert torch.equal(correlate_pieces(x, weight, 15)[::2], expected[::2])
+    for row in range(0, 7, 2):
+        alone = correlate_pieces(x[row : row + 1], weight[row : row + 1], 15)
+        torch.testing.assert_close(alone, expected[row : row + 1])
+
+
+class Allocations(TorchDispatchMode):
+    """Elements of every storage that operators make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*arguments, **(options or {}))
+        if isinstance(result, Tensor) and not function.is_view and not function._schema.is_mutable:
+            self.sizes.append(result.numel())
+        return result
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_memory_of_pieces(rows: int, is_fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output is all that grows with the length; what else there is, is there for one piece."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    largest = []
+    for length in (4096, 8192):
+        x = torch.randn(rows, length, 16)
+        weight = torch.randn(*((1, 1) if is_fixed else (rows, length)), 2, 31)
+        with Allocations() as made:
+            correlate_pieces(x, weight, 15)
+        assert made.sizes.count(x.numel()) == 1
+        assert max(made.sizes) == x.numel()
+        largest.append(max(size for size in made.sizes if size < x.numel()))
+    assert largest[0] == largest[1]
+    assert largest[0] <= 2 * correlation.PIECE * 2 * (BLOCK + 31)
 
 
 def unfolded(x: Tensor, weight: Tensor, left: int) -> Tensor:
@@ -221,11 +312,18 @@ def test_channels_share_kernels_in_contiguous_blocks() -> None:
     """Head h looks h steps back, so every channel shows which head it belongs to."""
     x = torch.randn(1, 5, 6, dtype=torch.float64)
     kernel = torch.eye(3, dtype=torch.float64).flip(1)[None, None]
-    for walk in (*EVERYWHERE, correlate_grouped):
+    for walk in (*FORWARD, correlate_grouped):
         y = walk(x, kernel, 2)
         for channel, back in enumerate([0, 0, 1, 1, 2, 2]):
             assert torch.equal(y[0, back:, channel], x[0, : 5 - back, channel])
             assert not y[0, :back, channel].any()
+
+
+def test_nothing_needs_no_walk() -> None:
+    """Neither rows nor steps."""
+    for rows, length in ((0, 5), (2, 0)):
+        x, weight = torch.zeros(rows, length, 64), torch.zeros(rows, length, 2, 31)
+        assert correlate(x, weight, left=3, positions=None).shape == x.shape
 
 
 @pytest.mark.parametrize(
@@ -237,25 +335,84 @@ def test_channels_share_kernels_in_contiguous_blocks() -> None:
         (TAPS_UP_TO, GROUPED_BELOW, True, None, "correlate_taps"),
         (TAPS_UP_TO + 1, GROUPED_BELOW, True, None, "correlate_banded"),
         (TAPS_UP_TO, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
+        (PIECES_FROM, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
         (TAPS_UP_TO + 1, 3, False, 1, "correlate_windows"),
         (3, 3, False, 1, "correlate_windows"),
         (3, 3, False, 2, "correlate_gathered"),
     ],
 )
+@pytest.mark.parametrize("differentiated", ["x", "weight", "both", "neither", "off"])
 def test_the_shape_picks_the_walk(
     taps: int,
     head_width: int,
     is_fixed: bool,
     num_positions: int | None,
     chosen: str,
+    differentiated: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x = torch.randn(2, 4, 2 * head_width, dtype=torch.float64)
-    weight = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps, dtype=torch.float64)
+    """And whether anything will be differentiated: bands are for gradients, pieces for all else."""
+    x = torch.randn(2, 4, 2 * head_width, dtype=torch.float64, requires_grad=differentiated in ("x", "both", "off"))
+    kernels = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps, dtype=torch.float64)
+    weight = kernels.requires_grad_(differentiated in ("weight", "both", "off"))
     positions = None if num_positions is None else torch.zeros(2, num_positions, dtype=torch.long)
     answer = torch.full((2, num_positions or 4, 2 * head_width), 7.0, dtype=torch.float64)
+    if chosen == "correlate_banded" and differentiated in ("neither", "off"):
+        chosen = "correlate_pieces"
+    if chosen == "correlate_gathered" and differentiated == "off":
+        chosen = "correlate_windows"
     monkeypatch.setattr(correlation, chosen, lambda *_: answer)
-    assert torch.equal(correlate(x, weight, left=0, positions=positions), answer)
+    with torch.set_grad_enabled(differentiated != "off"):
+        assert torch.equal(correlate(x, weight, left=0, positions=positions), answer)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize(
+    ("taps", "head_width", "length", "needs_gradient", "chosen"),
+    [
+        (PIECES_FROM, GROUPED_BELOW, PIECES_UP_TO // 2, False, correlate_pieces),
+        (PIECES_FROM, GROUPED_BELOW, PIECES_UP_TO // 2 + 1, False, correlate_grouped),
+        (PIECES_FROM, GROUPED_BELOW, 4, True, correlate_grouped),
+        (PIECES_FROM - 1, GROUPED_BELOW, 4, False, correlate_grouped),
+        (PIECES_FROM, GROUPED_BELOW - 1, 4, False, correlate_grouped),
+    ],
+)
+def test_long_fixed_kernels_leave_the_grouped_convolution(
+    taps: int, head_width: int, length: int, needs_gradient: bool, chosen: Callable[..., Tensor]
+) -> None:
+    """Where few positions are asked for and nobody differentiates."""
+    x, weight = torch.randn(2, length, 2 * head_width), torch.randn(1, 1, 2, taps)
+    assert correlation._walk_everywhere(x.requires_grad_(needs_gradient), weight) is chosen
+
+
+class Convolution(nn.Module):
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return correlate(x, weight, left=15, positions=None)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_programs_are_not_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over pieces would be a program for one length."""
+    monkeypatch.delattr(correlation, "correlate_pieces")
+    x, weight = torch.randn(2, 40, 64), torch.randn(2, 40, 2, 31)
+    expected = unfolded(x, weight, 15)
+    compiled = torch.compile(Convolution(), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight), expected)
+    torch.testing.assert_close(torch.export.export(Convolution(), (x, weight)).module()(x, weight), expected)
+    with pytest.raises(NameError):
+        correlate(x, weight, left=15, positions=None)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("_unchecked_shapes")
+def test_fixed_kernels_are_exported_for_any_length() -> None:
+    x, weight = torch.randn(2, 40, 2 * GROUPED_BELOW), torch.randn(1, 1, 2, 31)
+    length = torch.export.Dim("length", min=2)
+    program = torch.export.export(Convolution(), (x, weight), dynamic_shapes=({1: length}, None)).module()
+    for steps in (3, 40, 700):
+        x = torch.randn(2, steps, 2 * GROUPED_BELOW)
+        torch.testing.assert_close(program(x, weight), unfolded(x, weight, 15), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("left", [0, 3, 6])

@@ -10,6 +10,7 @@ through memory; ``correlate`` picks by shape. Their memory grows as T·C, withou
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch.nn import functional as F
@@ -28,6 +29,12 @@ WINDOWED_AT_ONCE = 2**19
 """Values in windows that are gathered at a time on a CPU, for the same reason."""
 POSITIONS_AT_ONCE = 2048
 """Positions (over all rows) whose bands and windows exist at a time on a CPU: few enough to stay in its cache."""
+PIECE = 256
+"""The same for each thread where nothing is kept for gradients, and pieces go straight into the output."""
+PIECES_FROM = 23
+"""Shortest fixed kernel that is faster in pieces than through oneDNN, whose work grows with every tap."""
+PIECES_UP_TO = 512
+"""Most positions (over all rows) at which it is: what oneDNN does once for each call then no longer counts."""
 
 
 def correlate(
@@ -46,19 +53,28 @@ def _suit_windows(x: Tensor, positions: Tensor) -> bool:
 
 
 def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
-    """How to compute every position, by what is fastest on a CPU at lengths 64 to 8192, forward and backward together.
+    """How to compute every position, by what is fastest on a CPU at lengths 64 to 8192.
 
-    Forward alone, fixed kernels of up to 512 steps are up to a fifth faster in bands, and others of 2,048 and
-    more up to a third as one product with windows of the input.
+    What will be differentiated is measured forward and backward together, everything else forward alone. Compiled
+    and exported programs never go piece by piece: that is a loop for one length.
     """
-    is_fixed, head_width = weight.shape[:2] == (1, 1), x.shape[-1] // weight.shape[-2]
+    taps, head_width = weight.shape[-1], x.shape[-1] // weight.shape[-2]
     if x.numel() == 0:
         return correlate_taps
-    if is_fixed and (_has_fast_grouped(x) or head_width < GROUPED_BELOW):
+    is_fixed, in_pieces = weight.shape[:2] == (1, 1), _suit_pieces(x, weight)
+    beats_grouped = in_pieces and taps >= PIECES_FROM and x.shape[0] * x.shape[1] <= PIECES_UP_TO
+    if is_fixed and (head_width < GROUPED_BELOW or (not beats_grouped and _has_fast_grouped(x))):
         return correlate_grouped
-    if weight.shape[-1] <= TAPS_UP_TO or head_width < BAND_FROM:
+    if taps <= TAPS_UP_TO or head_width < BAND_FROM:
         return correlate_taps
-    return correlate_banded
+    return correlate_pieces if in_pieces else correlate_banded
+
+
+def _suit_pieces(x: Tensor, weight: Tensor) -> bool:
+    """On a CPU all that will not be differentiated, unless it is being compiled or its sizes are symbols."""
+    is_run = not torch.compiler.is_compiling() and isinstance(x.shape[0], int) and isinstance(x.shape[1], int)
+    is_differentiated = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return x.device.type == "cpu" and is_run and not is_differentiated
 
 
 def _has_fast_grouped(x: Tensor) -> bool:
@@ -87,13 +103,35 @@ def correlate_banded(x: Tensor, weight: Tensor, left: int) -> Tensor:
     blocks = -(-length // BLOCK)
     spare = blocks * BLOCK - length
     span = BLOCK + taps - 1
-    inputs = _by_head(_pad(x, left, taps - 1 - left + spare).unfold(1, span, BLOCK).transpose(2, 3), heads)
     at_once = max(1, POSITIONS_AT_ONCE // (rows * BLOCK)) if x.device.type == "cpu" else blocks
-    windows = inputs.transpose(2, 3).split(at_once, dim=1)
+    windows = _windows(_pad(x, left, taps - 1 - left + spare), span, heads).split(at_once, dim=1)
     kernels = _in_blocks(weight, blocks, spare)
     parts = kernels.split(at_once, dim=1) if kernels.shape[1] == blocks else [kernels] * len(windows)
     mixed = [(_band(part, span) @ window).transpose(2, 3) for part, window in zip(parts, windows, strict=True)]
     return torch.cat(mixed, dim=1).reshape(rows, blocks * BLOCK, -1)[:, :length]
+
+
+def correlate_pieces(x: Tensor, weight: Tensor, left: int) -> Tensor:
+    """The same bands for PIECE positions at a time, from inputs of their own and straight into the output.
+
+    Nothing else as large as ``x`` is made, not even a copy with zeros around it; but nothing can be differentiated.
+    """
+    (rows, length, channels), (heads, taps) = x.shape, weight.shape[-2:]
+    blocks, span = -(-length // BLOCK), BLOCK + taps - 1
+    piece = PIECE * torch.get_num_threads() // BLOCK
+    at_once = min(blocks, piece)
+    rows_at_once = piece // at_once
+    y = x.new_empty(rows, blocks, BLOCK, heads, channels // heads)
+    for row, block in product(range(0, rows, rows_at_once), range(0, blocks, at_once)):
+        some, here = slice(row, row + rows_at_once), slice(block, min(block + at_once, blocks))
+        start, end = here.start * BLOCK, here.stop * BLOCK
+        first, last = start - left, end + taps - 1 - left
+        inputs = _pad(x[some, max(first, 0) : last], max(-first, 0), max(last - length, 0))
+        kernels = weight if weight.shape[0] == 1 else weight[some]
+        kernels = kernels if weight.shape[1] == 1 else kernels[:, start:end]
+        band = _band(_in_blocks(kernels, here.stop - here.start, max(end - length, 0)), span)
+        y[some, here] = (band @ _windows(inputs, span, heads)).transpose(2, 3)
+    return y.flatten(3).flatten(1, 2)[:, :length]
 
 
 def correlate_gathered(x: Tensor, weight: Tensor, left: int, positions: Tensor) -> Tensor:
@@ -128,16 +166,18 @@ def correlate_grouped(x: Tensor, weight: Tensor, left: int) -> Tensor:
     """A fixed kernel through torch's own grouped convolution.
 
     On a CPU the channels stay last, as they lie in memory, and the steps are the height of an image one pixel wide:
-    along the width, the backward pass would take ten times as long.
+    along the width, the backward pass would take ten times as long. So it would if oneDNN put zeros on both sides that
+    only one side needs, as in causal mode: it adds those that both need, the others are there before.
     """
-    (length, channels), (heads, taps) = x.shape[1:], weight.shape[-2:]
+    channels, (heads, taps) = x.shape[-1], weight.shape[-2:]
+    right = taps - 1 - left
     filters = weight.reshape(heads, 1, taps).repeat_interleave(channels // heads, dim=0)
     if x.device.type != "cpu":
-        return F.conv1d(_pad(x, left, taps - 1 - left).transpose(1, 2), filters, groups=channels).transpose(1, 2)
-    around = max(left, taps - 1 - left)
-    image = x.unsqueeze(2).permute(0, 3, 1, 2)
-    y = F.conv2d(image, filters.unsqueeze(-1), padding=(around, 0), groups=channels).squeeze(-1).transpose(1, 2)
-    return y[:, around - left : around - left + length]
+        return F.conv1d(_pad(x, left, right).transpose(1, 2), filters, groups=channels).transpose(1, 2)
+    both = min(left, right)
+    padded = x if left == right else _pad(x, left - both, right - both)
+    image = padded.unsqueeze(2).permute(0, 3, 1, 2)
+    return F.conv2d(image, filters.unsqueeze(-1), padding=(both, 0), groups=channels).squeeze(-1).transpose(1, 2)
 
 
 def _pad(x: Tensor, before: int, after: int) -> Tensor:
@@ -146,6 +186,11 @@ def _pad(x: Tensor, before: int, after: int) -> Tensor:
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1))
+
+
+def _windows(padded: Tensor, span: int, heads: int) -> Tensor:
+    """The inputs that each block meets, as (rows, blocks, heads, span, channels per head)."""
+    return _by_head(padded.unfold(1, span, BLOCK).transpose(2, 3), heads).transpose(2, 3)
 
 
 def _in_blocks(weight: Tensor, blocks: int, spare: int) -> Tensor:
