@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
+from depthwise.mixers import CNN, Distances, KernelPredictor, LightConv, ScaledLinear
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.language_head import LanguageHead
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
@@ -21,6 +21,7 @@ HEADS = ("causal_lm", "masked_lm", "sequence_classification", "token_classificat
 VARIANTS: dict[str, dict[str, Any]] = {
     **{head: {"head": head} for head in HEADS},
     "learned positions": {"head": "causal_lm", "stack": {"positions": "learned", "max_positions": 9}},
+    "relative positions": {"head": "masked_lm", "stack": {"relative": {"max_distance": 128}}},
     "adaptive": {"head": "causal_lm", "adaptive": {"cutoffs": [6, 11], "factor": 2}},
     "untied adaptive": {
         "head": "causal_lm",
@@ -63,6 +64,8 @@ def _assert_distribution(module: nn.Module, name: str, weight: Tensor) -> None:
         assert not weight.any()
     elif isinstance(module, nn.LayerNorm):
         assert (weight == 1).all()
+    elif isinstance(module, Distances):
+        _assert_spread(weight, 1, 5)
     elif isinstance(module, nn.Embedding | LanguageHead):
         _assert_spread(weight, weight.shape[1] ** -0.5, 5 * weight.shape[1] ** -0.5)
     elif isinstance(module, KernelPredictor):

@@ -9,7 +9,7 @@ from transformers import initialization as init
 
 from depthwise.depth import LatentLayers, LayerScores, StructurePredictor
 from depthwise.errors import ConfigError, InputError, Problem
-from depthwise.mixers import CNN, KernelPredictor, LightConv, ScaledLinear
+from depthwise.mixers import CNN, Distances, KernelPredictor, LightConv, ScaledLinear
 from depthwise.mixers.projected import ProjectedConv
 from depthwise.models.block import Block
 from depthwise.models.configuration import DepthwiseConfig
@@ -89,7 +89,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
 
         Embeddings N(0, 1/D) with zero padding; linear maps Xavier-uniform with zero bias, those into the heads of an
         attention times 1/sqrt(2), the last one of a branch times ``out_gain``; kernels of light convolutions
-        Xavier-uniform on (H, 1, K); predictors of dynamic kernels torch's default for linear maps.
+        Xavier-uniform on (H, 1, K); predictors of dynamic kernels torch's default for linear maps. Vectors of distances
+        are N(0, 1), about as large as the keys beside which queries meet them: small ones are long in growing.
         """
         if isinstance(module, KernelPredictor):
             bound = 1 / math.sqrt(module.in_features)
@@ -104,6 +105,8 @@ class DepthwisePreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
             if isinstance(module, LayerScores) and not getattr(module.bias, "_is_hf_initialized", False):
                 init.constant_(module.bias[-1], module.last_bias)
+        elif isinstance(module, Distances):
+            init.normal_(module.weight)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=module.embedding_dim**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
