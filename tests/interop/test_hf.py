@@ -31,7 +31,7 @@ from depthwise.interop.hf import convert_hf
 from depthwise.models.auto import MODELS
 from depthwise.models.configuration import DepthwiseConfig
 
-TOLERANCE = 1e-5
+TOLERANCE, EXACT = 1e-5, 1e-10
 SMALL = {
     **{"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3},
     **{"intermediate_size": 40, "max_position_embeddings": 20},
@@ -116,9 +116,10 @@ def test_the_numbers_of_transformers(family: str, head: str, tmp_path: Path) -> 
     ours = imported(theirs, tmp_path, auto_class)
     assert type(ours) is MODELS[auto_class]
     inputs = drawn(theirs.config)
+    theirs, ours = theirs.double(), ours.double()  # in float32, rounding differs from one processor to the next
     for given in (inputs, {**inputs, "token_type_ids": None}):
         one, other = theirs(**given), ours(**given)
-        assert all(furthest(one, other, name, inputs["attention_mask"]) < TOLERANCE for name in outputs)
+        assert all(furthest(one, other, name, inputs["attention_mask"]) < EXACT for name in outputs)
 
 
 @torch.no_grad()
