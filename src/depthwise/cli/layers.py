@@ -22,7 +22,8 @@ def layers(
     """Draw how layers were used while runs were trained.
 
     Of runs with latent layers: their probabilities and samples over time, by language at the end, and how many are in
-    use. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of all: validation losses.
+    use. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of all: losses
+    of training and validation.
     """
     from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, read_record
 
