@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from depthwise.config import ModelConfig, StackConfig, check_model
 from depthwise.mixers import Mixer, build_mixer
 
+Result = TypeVar("Result")
 LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 8192]
 BASELINE = "attention"
 LINEAR = ("lightconv", "dynamicconv")
@@ -56,8 +58,8 @@ class Growth:
     memory: float
 
 
-def parse_options(arguments: list[str]) -> argparse.Namespace:
-    summary = __doc__.splitlines()[0] if __doc__ else None
+def shapes_parser(summary: str) -> argparse.ArgumentParser:
+    """Options that name shapes and how they are measured."""
     parser = argparse.ArgumentParser(description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--width", type=int, default=512, help="width of the model (D)")
     parser.add_argument("--heads", type=int, default=8, help="heads of attention and of the convolutions (H)")
@@ -65,28 +67,44 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1, help="rows (B)")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="steps (T)")
     parser.add_argument("--causal", action="store_true", help="look back only, as a decoder does")
+    parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds in which all take turns")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
+    return parser
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    parser = shapes_parser(__doc__.splitlines()[0])
     parser.add_argument("--glu", action="store_true", help="gate the in-projection of the convolutions")
     parser.add_argument("--backward", action="store_true", help="forward and backward instead of forward alone")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of which the median is taken")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
     parser.add_argument("--check", action="store_true", help="exit with 1 unless the claims of the project hold")
+    return checked(parser, arguments, problems)
+
+
+def checked(
+    parser: argparse.ArgumentParser, arguments: list[str], problems: Callable[[argparse.Namespace], Iterator[str]]
+) -> argparse.Namespace:
+    """The options, lengths from short to long; where some cannot be measured, all problems at once."""
     options = parser.parse_args(arguments)
     options.lengths = sorted(set(options.lengths))
-    if found := list(problems(options)):
+    if found := [*problems_of_shapes(options), *problems(options)]:
         parser.error("\n  ".join(found))
     return options
 
 
-def problems(options: argparse.Namespace) -> Iterator[str]:
-    """Why these options cannot be measured, or not checked."""
+def problems_of_shapes(options: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with numbers, whatever is measured."""
     for name in ("batch", "repeats", "threads"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             yield f"--{name} {getattr(options, name)} must be 1 or more"
     if options.lengths[0] < 1:
         yield f"--lengths {options.lengths[0]} must be 1 or more"
+
+
+def problems(options: argparse.Namespace) -> Iterator[str]:
+    """Why these options cannot be measured, or not checked."""
     if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
         yield f"--device {options.device}: torch sees no GPU here; use cpu"
     for name, stack in stacks(options).items():
@@ -227,14 +245,19 @@ def describe(options: argparse.Namespace) -> str:
     )
 
 
-def main(arguments: list[str]) -> int:
-    options = parse_options(arguments)
-    console = Console(width=120)
+def measured(options: argparse.Namespace, measure: Callable[[argparse.Namespace], list[Result]]) -> list[Result]:
+    """What is measured, on as many threads as are asked for and from one seed."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     with Console(stderr=True).status("measuring"):
-        measurements = measure(options)
+        return measure(options)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_options(arguments)
+    console = Console(width=120)
+    measurements = measured(options, measure)
     growths, factor = growth_by_mixer(measurements), speedup(measurements)
     console.print(describe(options))
     print_tables(console, measurements, growths, "forward and backward" if options.backward else "forward")

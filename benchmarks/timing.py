@@ -21,18 +21,25 @@ SHORTEST_SAMPLE = 0.1
 """Seconds that one sample lasts at least: short runs are called several times for it."""
 
 
-def interleaved_seconds(runs: Mapping[Name, Run], *, device: torch.device, repeats: int) -> dict[Name, float]:
-    """Median seconds of each run.
+def interleaved_seconds(
+    runs: Mapping[Name, Run],
+    *,
+    device: torch.device,
+    repeats: int,
+    shortest: float = SHORTEST_SAMPLE,
+    taken: Callable[[list[float]], float] = median,
+) -> dict[Name, float]:
+    """Seconds of each run: the median of its samples, or what is ``taken`` of them instead.
 
     The runs take turns, one sample each per round, so that whatever else the machine is doing slows all of them alike:
     compare results of one call with each other, not with those of another.
     """
-    calls = {name: _calls_per_sample(run, device) for name, run in runs.items()}
+    calls = {name: _calls_per_sample(run, device, shortest) for name, run in runs.items()}
     samples: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             samples[name].append(_seconds_per_call(run, calls[name], device))
-    return {name: median(values) for name, values in samples.items()}
+    return {name: taken(values) for name, values in samples.items()}
 
 
 def seconds_of(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
@@ -42,9 +49,9 @@ def seconds_of(run: Callable[[], Result], device: torch.device) -> tuple[float, 
     return seconds, found[0]
 
 
-def _calls_per_sample(run: Run, device: torch.device) -> int:
+def _calls_per_sample(run: Run, device: torch.device, shortest: float) -> int:
     _seconds_per_call(run, 2, device)
-    return math.ceil(SHORTEST_SAMPLE / _seconds_per_call(run, 1, device))
+    return math.ceil(shortest / _seconds_per_call(run, 1, device))
 
 
 def _seconds_per_call(run: Run, calls: int, device: torch.device) -> float:

@@ -16,11 +16,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
-import timing
 import torch
-from mixers import LENGTHS
+from mixers import checked, describe, measured, shapes_parser
 from rich.console import Console
 from rich.table import Table
 from timing import Run, interleaved_seconds, peak_bytes
@@ -118,34 +116,19 @@ def ways(problem: Problem) -> dict[str, Walk]:
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
-    summary = __doc__.splitlines()[0] if __doc__ else None
-    parser = argparse.ArgumentParser(description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--width", type=int, default=512, help="channels (C)")
-    parser.add_argument("--heads", type=int, default=8, help="heads (H)")
-    parser.add_argument("--kernel", type=int, default=31, help="kernel width (K)")
-    parser.add_argument("--batch", type=int, default=1, help="rows (B)")
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="steps (T)")
-    parser.add_argument("--causal", action="store_true", help="look back only, as a decoder does")
-    parser.add_argument("--threads", type=int, help="threads of the CPU; torch's own choice if not given")
-    parser.add_argument("--repeats", type=int, default=9, help="rounds of which the least is taken")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements there too")
+    parser = shapes_parser(__doc__.splitlines()[0])
+    parser.set_defaults(repeats=9, glu=False, dtype="float32", device="cpu")
     parser.add_argument(
         "--check", action="store_true", help=f"exit with 1 where the default takes over {MARGIN} times the fastest way"
     )
-    options = parser.parse_args(arguments)
-    options.lengths = sorted(set(options.lengths))
-    if found := list(problems(options)):
-        parser.error("\n  ".join(found))
-    return options
+    return checked(parser, arguments, problems)
 
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
     """Why these options cannot be measured."""
-    for name in ("width", "heads", "kernel", "batch", "repeats", "threads"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
+    for name in ("width", "heads", "kernel"):
+        if getattr(options, name) < 1:
             yield f"--{name} {getattr(options, name)} must be 1 or more"
-    if options.lengths[0] < 1:
-        yield f"--lengths {options.lengths[0]} must be 1 or more"
     if options.heads > 0 and options.width % options.heads:
         yield f"--width {options.width} must be a multiple of --heads {options.heads}"
 
@@ -177,9 +160,7 @@ def measure(options: argparse.Namespace) -> list[Measurement]:
         check_ways(problem)
         for name, walk in ways(problem).items():
             runs[problem.kind, problem.backward, problem.length, name, walk is default] = partial(problem.run, walk)
-    timing.SHORTEST_SAMPLE = SHORTEST_SAMPLE
-    rounds = [interleaved_seconds(runs, device=CPU, repeats=1) for _ in range(options.repeats)]
-    seconds = {name: min(times[name] for times in rounds) for name in runs}
+    seconds = interleaved_seconds(runs, device=CPU, repeats=options.repeats, shortest=SHORTEST_SAMPLE, taken=min)
     return [Measurement(*name, seconds[name], peak_bytes(run, device=CPU)) for name, run in runs.items()]
 
 
@@ -207,24 +188,10 @@ def table(measurements: list[Measurement], kind: str, backward: bool) -> Table:
     return drawn
 
 
-def describe(options: argparse.Namespace) -> str:
-    return ", ".join(
-        [
-            *(f"{name} {getattr(options, name)}" for name in ("width", "heads", "kernel", "batch")),
-            "causal" if options.causal else "centred",
-            f"float32 on {torch.get_num_threads()} CPU threads with torch {torch.__version__}",
-        ]
-    )
-
-
 def main(arguments: list[str]) -> int:
     options = parse_options(arguments)
     console = Console(width=120)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    with Console(stderr=True).status("measuring"):
-        measurements = measure(options)
+    measurements = measured(options, measure)
     console.print(describe(options))
     for kind in KINDS:
         for backward in (False, True):
