@@ -21,25 +21,25 @@ SHORTEST_SAMPLE = 0.1
 """Seconds that one sample lasts at least: short runs are called several times for it."""
 
 
-def interleaved_seconds(
-    runs: Mapping[Name, Run],
-    *,
-    device: torch.device,
-    repeats: int,
-    shortest: float = SHORTEST_SAMPLE,
-    taken: Callable[[list[float]], float] = median,
-) -> dict[Name, float]:
-    """Seconds of each run: the median of its samples, or what is ``taken`` of them instead.
+def interleaved_seconds(runs: Mapping[Name, Run], *, device: torch.device, repeats: int) -> dict[Name, float]:
+    """Median seconds of each run.
 
     The runs take turns, one sample each per round, so that whatever else the machine is doing slows all of them alike:
     compare results of one call with each other, not with those of another.
     """
+    return {name: median(of) for name, of in interleaved_samples(runs, device=device, repeats=repeats).items()}
+
+
+def interleaved_samples(
+    runs: Mapping[Name, Run], *, device: torch.device, repeats: int, shortest: float = SHORTEST_SAMPLE
+) -> dict[Name, list[float]]:
+    """The same with the seconds of every round: those of one round are the nearest to each other in time."""
     calls = {name: _calls_per_sample(run, device, shortest) for name, run in runs.items()}
     samples: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             samples[name].append(_seconds_per_call(run, calls[name], device))
-    return {name: taken(values) for name, values in samples.items()}
+    return samples
 
 
 def seconds_of(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:

@@ -6,8 +6,9 @@
 
 The operation alone, at the shapes of ``mixers.py``: inputs and kernels are given, in float32, to which half precision
 is raised. Each way is first compared with float64, gradients included. Then all ways and lengths take turns, forward
-alone and forward and backward. Whatever else a machine does can only add to a time, so each is the least of all rounds:
-short samples, of which some go undisturbed. The way that is the default is timed by what calls it.
+alone and forward and backward, in short samples. Times are medians of all rounds; the default is compared with another
+way round by round, where both were timed within the same second or two, and that ratio is a median too. The way that is
+the default is timed by what calls it.
 """
 
 import argparse
@@ -16,12 +17,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import median
 
 import torch
 from mixers import checked, describe, measured, shapes_parser
 from rich.console import Console
 from rich.table import Table
-from timing import Run, interleaved_seconds, peak_bytes
+from timing import Run, interleaved_samples, peak_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,9 +36,9 @@ Case = tuple[str, bool, int]
 CPU = torch.device("cpu")
 KINDS = ("light", "dynamic")
 MARGIN = 1.1
-"""Times the fastest way that the default may take under ``--check``: times of one way differ by as much in a run."""
+"""Times another way that the default may take under ``--check``: times of one way differ by as much in a run."""
 SHORTEST_SAMPLE = 0.01
-"""Seconds that one sample lasts at least: less than a system lets another program wait."""
+"""Seconds that one sample lasts at least: little, so that those of one round are near to each other."""
 CLOSE = 1e-5
 """Norm-wise relative error up to which a way in float32 is right."""
 
@@ -68,7 +70,7 @@ class Problem:
         """Name of the way that is taken."""
         with torch.set_grad_enabled(self.backward):
             needs = [each.detach().requires_grad_(self.backward) for each in (self.x, self.weight)]
-            return correlation._walk_everywhere(*needs).__name__.removeprefix("correlate_")
+            return correlation._walk_everywhere(*needs, self.left).__name__.removeprefix("correlate_")
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,13 @@ class Measurement:
     length: int
     way: str
     is_default: bool
-    seconds: float
+    rounds: list[float]
+    """Seconds in each."""
     peak_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        return median(self.rounds)
 
     @property
     def case(self) -> Case:
@@ -117,7 +124,7 @@ def ways(problem: Problem) -> dict[str, Walk]:
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser = shapes_parser(__doc__.splitlines()[0])
-    parser.set_defaults(repeats=9, glu=False, dtype="float32", device="cpu")
+    parser.set_defaults(repeats=15, glu=False, dtype="float32", device="cpu")
     parser.add_argument(
         "--check", action="store_true", help=f"exit with 1 where the default takes over {MARGIN} times the fastest way"
     )
@@ -160,16 +167,18 @@ def measure(options: argparse.Namespace) -> list[Measurement]:
         check_ways(problem)
         for name, walk in ways(problem).items():
             runs[problem.kind, problem.backward, problem.length, name, walk is default] = partial(problem.run, walk)
-    seconds = interleaved_seconds(runs, device=CPU, repeats=options.repeats, shortest=SHORTEST_SAMPLE, taken=min)
-    return [Measurement(*name, seconds[name], peak_bytes(run, device=CPU)) for name, run in runs.items()]
+    rounds = interleaved_samples(runs, device=CPU, repeats=options.repeats, shortest=SHORTEST_SAMPLE)
+    return [Measurement(*name, rounds[name], peak_bytes(run, device=CPU)) for name, run in runs.items()]
 
 
 def ratios(measurements: list[Measurement]) -> dict[Case, float]:
-    """Time of the default over that of the fastest way."""
-    fastest: dict[Case, float] = {}
+    """Time of the default over that of the way that beats it most, or 1 where none does."""
+    default_of = {each.case: each for each in measurements if each.is_default}
+    found = dict.fromkeys(default_of, 1.0)
     for each in measurements:
-        fastest[each.case] = min(each.seconds, fastest.get(each.case, each.seconds))
-    return {each.case: each.seconds / fastest[each.case] for each in measurements if each.is_default}
+        in_rounds = [ours / other for ours, other in zip(default_of[each.case].rounds, each.rounds, strict=True)]
+        found[each.case] = max(found[each.case], median(in_rounds))
+    return found
 
 
 def table(measurements: list[Measurement], kind: str, backward: bool) -> Table:

@@ -14,10 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from depthwise.kernels import correlation
 from depthwise.kernels.correlation import (
     BAND_FROM,
+    BANDED_FROM,
+    BANDED_FROM_LENGTH,
+    BANDED_UP_TO,
     BLOCK,
     GROUPED_BELOW,
     PIECES_FROM,
-    PIECES_UP_TO,
     TAPS_UP_TO,
     correlate,
     correlate_banded,
@@ -335,7 +337,7 @@ def test_nothing_needs_no_walk() -> None:
         (TAPS_UP_TO, GROUPED_BELOW, True, None, "correlate_taps"),
         (TAPS_UP_TO + 1, GROUPED_BELOW, True, None, "correlate_banded"),
         (TAPS_UP_TO, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
-        (PIECES_FROM, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
+        (BANDED_FROM, GROUPED_BELOW - 1, True, None, "correlate_grouped"),
         (TAPS_UP_TO + 1, 3, False, 1, "correlate_windows"),
         (3, 3, False, 1, "correlate_windows"),
         (3, 3, False, 2, "correlate_gathered"),
@@ -351,14 +353,12 @@ def test_the_shape_picks_the_walk(
     differentiated: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And whether anything will be differentiated: bands are for gradients, pieces for all else."""
+    """And at single positions whether anything will be differentiated, since windows are not kept for it."""
     x = torch.randn(2, 4, 2 * head_width, dtype=torch.float64, requires_grad=differentiated in ("x", "both", "off"))
     kernels = torch.randn(*((1, 1) if is_fixed else (2, num_positions or 4)), 2, taps, dtype=torch.float64)
     weight = kernels.requires_grad_(differentiated in ("weight", "both", "off"))
     positions = None if num_positions is None else torch.zeros(2, num_positions, dtype=torch.long)
     answer = torch.full((2, num_positions or 4, 2 * head_width), 7.0, dtype=torch.float64)
-    if chosen == "correlate_banded" and differentiated in ("neither", "off"):
-        chosen = "correlate_pieces"
     if chosen == "correlate_gathered" and differentiated == "off":
         chosen = "correlate_windows"
     monkeypatch.setattr(correlation, chosen, lambda *_: answer)
@@ -366,23 +366,56 @@ def test_the_shape_picks_the_walk(
         assert torch.equal(correlate(x, weight, left=0, positions=positions), answer)
 
 
+@pytest.mark.parametrize("differentiated", ["x", "weight", "both", "neither", "off"])
+@pytest.mark.parametrize("length", [PIECES_FROM // 2, PIECES_FROM // 2 + 1])
+def test_many_positions_go_by_pieces(length: int, differentiated: str) -> None:
+    """Where nobody differentiates: bands are kept for gradients."""
+    x = torch.randn(2, length, 2 * BAND_FROM, requires_grad=differentiated in ("x", "both", "off"))
+    kernels = torch.randn(2, length, 2, TAPS_UP_TO + 1)
+    weight = kernels.requires_grad_(differentiated in ("weight", "both", "off"))
+    in_pieces = differentiated in ("neither", "off") and 2 * length >= PIECES_FROM
+    with torch.set_grad_enabled(differentiated != "off"):
+        assert correlation._walk_everywhere(x, weight, 0) is (correlate_pieces if in_pieces else correlate_banded)
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("taps", "head_width", "length", "needs_gradient", "chosen"),
+    ("rows", "length", "left", "on_one_thread", "on_several"),
     [
-        (PIECES_FROM, GROUPED_BELOW, PIECES_UP_TO // 2, False, correlate_pieces),
-        (PIECES_FROM, GROUPED_BELOW, PIECES_UP_TO // 2 + 1, False, correlate_grouped),
-        (PIECES_FROM, GROUPED_BELOW, 4, True, correlate_grouped),
-        (PIECES_FROM - 1, GROUPED_BELOW, 4, False, correlate_grouped),
-        (PIECES_FROM, GROUPED_BELOW - 1, 4, False, correlate_grouped),
+        (2, BANDED_UP_TO // 2, 15, correlate_banded, correlate_banded),
+        (2, BANDED_UP_TO // 2 + 1, 15, correlate_pieces, correlate_grouped),
+        (2, BANDED_UP_TO // 2 + 1, 30, correlate_pieces, correlate_pieces),
+        (64, BANDED_FROM_LENGTH - 1, 15, correlate_grouped, correlate_grouped),
     ],
 )
 def test_long_fixed_kernels_leave_the_grouped_convolution(
-    taps: int, head_width: int, length: int, needs_gradient: bool, chosen: Callable[..., Tensor]
+    threads: int,
+    rows: int,
+    length: int,
+    left: int,
+    on_one_thread: Callable[..., Tensor],
+    on_several: Callable[..., Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where few positions are asked for and nobody differentiates."""
-    x, weight = torch.randn(2, length, 2 * head_width), torch.randn(1, 1, 2, taps)
-    assert correlation._walk_everywhere(x.requires_grad_(needs_gradient), weight) is chosen
+    """Where few positions are asked for, or rows are long and one thread does it all, or one side alone has zeros."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    x, weight = torch.randn(rows, length, 2 * GROUPED_BELOW), torch.randn(1, 1, 2, BANDED_FROM)
+    assert correlation._walk_everywhere(x, weight, left) is (on_one_thread if threads == 1 else on_several)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize(
+    ("taps", "head_width", "needs_gradient"),
+    [
+        (BANDED_FROM, GROUPED_BELOW, True),
+        (BANDED_FROM - 1, GROUPED_BELOW, False),
+        (BANDED_FROM, GROUPED_BELOW - 1, False),
+    ],
+)
+def test_other_fixed_kernels_stay_with_it(taps: int, head_width: int, needs_gradient: bool) -> None:
+    x, weight = torch.randn(2, 4, 2 * head_width), torch.randn(1, 1, 2, taps)
+    assert correlation._walk_everywhere(x.requires_grad_(needs_gradient), weight, taps // 2) is correlate_grouped
 
 
 class Convolution(nn.Module):
@@ -395,7 +428,7 @@ class Convolution(nn.Module):
 def test_programs_are_not_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop over pieces would be a program for one length."""
     monkeypatch.delattr(correlation, "correlate_pieces")
-    x, weight = torch.randn(2, 40, 64), torch.randn(2, 40, 2, 31)
+    x, weight = torch.randn(2, PIECES_FROM, 64), torch.randn(2, PIECES_FROM, 2, 31)
     expected = unfolded(x, weight, 15)
     compiled = torch.compile(Convolution(), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, weight), expected)

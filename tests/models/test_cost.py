@@ -20,7 +20,7 @@ SOURCE, TARGET = 37, 23
 @pytest.fixture(autouse=True)
 def _taps_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sum every kernel tap by tap: torch counts a band or a grouped convolution among the products."""
-    monkeypatch.setattr(correlation, "_walk_everywhere", lambda x, weight: correlation.correlate_taps)
+    monkeypatch.setattr(correlation, "_walk_everywhere", lambda x, weight, left: correlation.correlate_taps)
 
 
 def build(options: ModelConfig) -> DepthwiseForSeq2SeqLM | DepthwiseForCausalLM:

@@ -72,7 +72,7 @@ class Scripted(nn.Module):
             for word, score in words.items():
                 self.scores[vocabulary[word], side] = score
         self.device = torch.device("cpu")
-        self.config = type("Config", (), {"is_encoder_decoder": False})
+        self.config = type("Config", (), {"is_encoder_decoder": False, "structure": None})
         self.num_rows: list[int] = []
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> DepthwiseOutput:

@@ -31,10 +31,14 @@ POSITIONS_AT_ONCE = 2048
 """Positions (over all rows) whose bands and windows exist at a time on a CPU: few enough to stay in its cache."""
 PIECE = 256
 """The same for each thread where nothing is kept for gradients, and pieces go straight into the output."""
-PIECES_FROM = 23
-"""Shortest fixed kernel that is faster in pieces than through oneDNN, whose work grows with every tap."""
-PIECES_UP_TO = 512
-"""Most positions (over all rows) at which it is: what oneDNN does once for each call then no longer counts."""
+PIECES_FROM = 513
+"""Positions (over all rows) from which pieces are faster than bands of all positions at once."""
+BANDED_FROM = 31
+"""Shortest fixed kernel whose bands may be faster than oneDNN, whose work grows with every tap."""
+BANDED_UP_TO = 512
+"""Positions (over all rows) up to which they are: what oneDNN does once for each call counts there."""
+BANDED_FROM_LENGTH = 64
+"""Length of rows from which they are on one thread too; oneDNN shares its work better among several."""
 
 
 def correlate(
@@ -44,7 +48,7 @@ def correlate(
     if positions is not None:
         walk = correlate_windows if _suit_windows(x, positions) else correlate_gathered
         return walk(x, weight, left, positions)
-    return _walk_everywhere(x, weight)(x, weight, left)
+    return _walk_everywhere(x, weight, left)(x, weight, left)
 
 
 def _suit_windows(x: Tensor, positions: Tensor) -> bool:
@@ -52,7 +56,7 @@ def _suit_windows(x: Tensor, positions: Tensor) -> bool:
     return positions.shape[1] == 1 or (x.device.type == "cpu" and not torch.is_grad_enabled())
 
 
-def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
+def _walk_everywhere(x: Tensor, weight: Tensor, left: int) -> Callable[[Tensor, Tensor, int], Tensor]:
     """How to compute every position, by what is fastest on a CPU at lengths 64 to 8192.
 
     What will be differentiated is measured forward and backward together, everything else forward alone. Compiled
@@ -61,20 +65,28 @@ def _walk_everywhere(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, int
     taps, head_width = weight.shape[-1], x.shape[-1] // weight.shape[-2]
     if x.numel() == 0:
         return correlate_taps
-    is_fixed, in_pieces = weight.shape[:2] == (1, 1), _suit_pieces(x, weight)
-    beats_grouped = in_pieces and taps >= PIECES_FROM and x.shape[0] * x.shape[1] <= PIECES_UP_TO
-    if is_fixed and (head_width < GROUPED_BELOW or (not beats_grouped and _has_fast_grouped(x))):
+    is_fixed, is_free = weight.shape[:2] == (1, 1), _is_free(x, weight)
+    if is_fixed and head_width < GROUPED_BELOW:
+        return correlate_grouped
+    if is_fixed and _has_fast_grouped(x) and not (is_free and _beat_grouped(x, taps, left)):
         return correlate_grouped
     if taps <= TAPS_UP_TO or head_width < BAND_FROM:
         return correlate_taps
-    return correlate_pieces if in_pieces else correlate_banded
+    return correlate_pieces if is_free and x.shape[0] * x.shape[1] >= PIECES_FROM else correlate_banded
 
 
-def _suit_pieces(x: Tensor, weight: Tensor) -> bool:
+def _is_free(x: Tensor, weight: Tensor) -> bool:
     """On a CPU all that will not be differentiated, unless it is being compiled or its sizes are symbols."""
     is_run = not torch.compiler.is_compiling() and isinstance(x.shape[0], int) and isinstance(x.shape[1], int)
     is_differentiated = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return x.device.type == "cpu" and is_run and not is_differentiated
+
+
+def _beat_grouped(x: Tensor, taps: int, left: int) -> bool:
+    """Whether bands are faster than oneDNN, which in addition wants a copy where both sides differ in zeros."""
+    (rows, length, _), differ = x.shape, 2 * left != taps - 1
+    is_long = length >= BANDED_FROM_LENGTH and torch.get_num_threads() == 1
+    return taps >= BANDED_FROM and (differ or is_long or rows * length <= BANDED_UP_TO)
 
 
 def _has_fast_grouped(x: Tensor) -> bool:
@@ -104,11 +116,16 @@ def correlate_banded(x: Tensor, weight: Tensor, left: int) -> Tensor:
     spare = blocks * BLOCK - length
     span = BLOCK + taps - 1
     at_once = max(1, POSITIONS_AT_ONCE // (rows * BLOCK)) if x.device.type == "cpu" else blocks
-    windows = _windows(_pad(x, left, taps - 1 - left + spare), span, heads).split(at_once, dim=1)
+    windows = _windows(_pad(x, left, taps - 1 - left + spare), span, heads)
     kernels = _in_blocks(weight, blocks, spare)
-    parts = kernels.split(at_once, dim=1) if kernels.shape[1] == blocks else [kernels] * len(windows)
-    mixed = [(_band(part, span) @ window).transpose(2, 3) for part, window in zip(parts, windows, strict=True)]
-    return torch.cat(mixed, dim=1).reshape(rows, blocks * BLOCK, -1)[:, :length]
+    if blocks <= at_once:
+        mixed = (_band(kernels, span) @ windows).transpose(2, 3)
+    else:
+        some = windows.split(at_once, dim=1)
+        parts = kernels.split(at_once, dim=1) if kernels.shape[1] == blocks else [kernels] * len(some)
+        products = [_band(part, span) @ window for part, window in zip(parts, some, strict=True)]
+        mixed = torch.cat([part.transpose(2, 3) for part in products], dim=1)
+    return mixed.reshape(rows, blocks * BLOCK, -1)[:, :length]
 
 
 def correlate_pieces(x: Tensor, weight: Tensor, left: int) -> Tensor:
@@ -122,14 +139,16 @@ def correlate_pieces(x: Tensor, weight: Tensor, left: int) -> Tensor:
     at_once = min(blocks, piece)
     rows_at_once = piece // at_once
     y = x.new_empty(rows, blocks, BLOCK, heads, channels // heads)
+    fixed = _band(_in_blocks(weight, 1, 0), span) if weight.shape[:2] == (1, 1) else None
     for row, block in product(range(0, rows, rows_at_once), range(0, blocks, at_once)):
         some, here = slice(row, row + rows_at_once), slice(block, min(block + at_once, blocks))
         start, end = here.start * BLOCK, here.stop * BLOCK
         first, last = start - left, end + taps - 1 - left
         inputs = _pad(x[some, max(first, 0) : last], max(-first, 0), max(last - length, 0))
-        kernels = weight if weight.shape[0] == 1 else weight[some]
-        kernels = kernels if weight.shape[1] == 1 else kernels[:, start:end]
-        band = _band(_in_blocks(kernels, here.stop - here.start, max(end - length, 0)), span)
+        if (band := fixed) is None:
+            kernels = weight if weight.shape[0] == 1 else weight[some]
+            kernels = kernels if weight.shape[1] == 1 else kernels[:, start:end]
+            band = _band(_in_blocks(kernels, here.stop - here.start, max(end - length, 0)), span)
         y[some, here] = (band @ _windows(inputs, span, heads)).transpose(2, 3)
     return y.flatten(3).flatten(1, 2)[:, :length]
 
