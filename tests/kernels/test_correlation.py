@@ -384,9 +384,9 @@ def test_many_positions_go_by_pieces(length: int, differentiated: str) -> None:
     ("rows", "length", "left", "on_one_thread", "on_several"),
     [
         (2, BANDED_UP_TO // 2, 15, correlate_banded, correlate_banded),
-        (2, BANDED_UP_TO // 2 + 1, 15, correlate_pieces, correlate_grouped),
-        (2, BANDED_UP_TO // 2 + 1, 30, correlate_pieces, correlate_pieces),
-        (64, BANDED_FROM_LENGTH - 1, 15, correlate_grouped, correlate_grouped),
+        (2, BANDED_FROM_LENGTH - 1, 15, correlate_grouped, correlate_grouped),
+        (2, BANDED_FROM_LENGTH, 15, correlate_pieces, correlate_grouped),
+        (2, BANDED_UP_TO, 30, correlate_pieces, correlate_pieces),
     ],
 )
 def test_long_fixed_kernels_leave_the_grouped_convolution(

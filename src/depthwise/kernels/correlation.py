@@ -37,7 +37,7 @@ BANDED_FROM = 31
 """Shortest fixed kernel whose bands may be faster than oneDNN, whose work grows with every tap."""
 BANDED_UP_TO = 512
 """Positions (over all rows) up to which they are: what oneDNN does once for each call counts there."""
-BANDED_FROM_LENGTH = 64
+BANDED_FROM_LENGTH = 512
 """Length of rows from which they are on one thread too; oneDNN shares its work better among several."""
 
 
