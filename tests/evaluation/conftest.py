@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from depthwise.config import parse_recipe, recipe_yaml
+from depthwise.config import StructureExitConfig, parse_recipe, recipe_yaml
+from depthwise.evaluation import Evaluation, Run, evaluation_of, load_run, read_examples
 from depthwise.tasks import open_task
 
 STACK: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ffn_width": 16, "max_positions": 24}
@@ -19,6 +20,7 @@ NUMBERED = [("0.5", "a b"), ("1.5", "b c c"), ("-2", "a a c"), ("3", "c")]
 SIDES = {"translation": ("encoder", "decoder"), "language_modeling": ("decoder",)}
 
 MakeRun = Callable[..., Path]
+AtThresholds = Callable[[str], tuple[Run, dict[float | None, Evaluation]]]
 
 
 def build_run(folder: Path, options: dict[str, Any], seed: int) -> Path:
@@ -123,3 +125,21 @@ def make_run(originals: Callable[[str, int], Path], tmp_path: Path) -> MakeRun:
         return folder
 
     return copied
+
+
+@pytest.fixture
+def at_thresholds(make_run: MakeRun) -> AtThresholds:
+    """A structured run with all its layers, and its evaluations: under no key with all of them, else by threshold."""
+
+    def evaluated(kind: str) -> tuple[Run, dict[float | None, Evaluation]]:
+        folder = make_run(kind)
+        full = load_run(folder, device="cpu")
+        examples = read_examples(full.task, "test")
+        found: dict[float | None, Evaluation] = {None: evaluation_of(full, "test", examples)}
+        for threshold in (0.0, 0.4, 1.0):
+            run = load_run(folder, device="cpu", depth="policy", policy_changes=[f"policy.threshold={threshold}"])
+            assert run.policy == StructureExitConfig(threshold=threshold)
+            found[threshold] = evaluation_of(run, "test", examples)
+        return full, found
+
+    return evaluated

@@ -10,6 +10,7 @@ import torch
 from depthwise.config import FixedDepthConfig, StructureExitConfig
 from depthwise.errors import ConfigError, InputError
 from depthwise.evaluation import (
+    Evaluation,
     Goal,
     Run,
     by_policy,
@@ -28,6 +29,7 @@ from depthwise.evaluation.policies import in_file_names
 from depthwise.evaluation.thresholds import strict_to_bold
 
 MakeRun = Callable[..., Path]
+AtThresholds = Callable[[str], tuple[Run, dict[float | None, Evaluation]]]
 KINDS = ("structured classes", "structured numbers", "structured tags", "structured text")
 
 
@@ -44,15 +46,8 @@ def spread(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_depths_fall_as_the_threshold_rises(make_run: MakeRun, kind: str) -> None:
-    folder = make_run(kind)
-    full = load_run(folder, device="cpu")
-    examples = read_examples(full.task, "test")
-    found = {None: evaluation_of(full, "test", examples)}
-    for threshold in (0.0, 0.4, 1.0):
-        run = load_run(folder, device="cpu", depth="policy", policy_changes=[f"policy.threshold={threshold}"])
-        assert run.policy == StructureExitConfig(threshold=threshold)
-        found[threshold] = evaluation_of(run, "test", examples)
+def test_depths_fall_as_the_threshold_rises(at_thresholds: AtThresholds, kind: str) -> None:
+    _, found = at_thresholds(kind)
     assert found[0.0].metrics == found[None].metrics
     assert found[0.0].mean_depth == found[None].mean_depth == 4
     assert 4 >= found[0.4].mean_depth >= found[1.0].mean_depth == 2

@@ -10,6 +10,7 @@ import torch
 from depthwise.config import ConfidenceConfig, FixedDepthConfig, PolicyConfig, StructureExitConfig
 from depthwise.errors import ConfigError, InputError
 from depthwise.evaluation import (
+    Evaluation,
     Goal,
     Run,
     by_policy,
@@ -28,6 +29,7 @@ from depthwise.evaluation.costing import SequenceCosts
 from depthwise.evaluation.frontier import policies_to_try
 
 MakeRun = Callable[..., Path]
+AtThresholds = Callable[[str], tuple[Run, dict[float | None, Evaluation]]]
 
 
 @pytest.fixture
@@ -59,20 +61,14 @@ def evaluated(run: Run, options: PolicyConfig | None) -> Any:
     return evaluation_of(by_policy(run, options), "test", read_examples(run.task, "test"))
 
 
-def test_the_depth_of_sources_falls_as_the_threshold_rises(make_run: MakeRun) -> None:
-    folder = make_run("structured translation")
-    full = load_run(folder, device="cpu")
-    examples = read_examples(full.task, "test")
-    found = {None: evaluation_of(full, "test", examples)}
-    for threshold in (0.0, 0.4, 1.0):
-        run = load_run(folder, device="cpu", depth="policy", policy_changes=[f"policy.threshold={threshold}"])
-        assert run.policy == StructureExitConfig(threshold=threshold)
-        found[threshold] = evaluation_of(run, "test", examples)
+def test_the_depth_of_sources_falls_as_the_threshold_rises(at_thresholds: AtThresholds) -> None:
+    full, found = at_thresholds("structured translation")
     assert found[0.0].predictions == found[None].predictions
     assert found[0.0].mean_depth == found[None].mean_depth == 4
     assert 4 >= found[0.4].mean_depth >= found[1.0].mean_depth == 2
     assert {each.depth_of for each in found.values()} == {"encoder"}
-    num_source_tokens = sum(len(row.texts[0]) for row in full.task.rows([(e.texts[0],) for e in examples]))
+    sources = [(each.texts[0],) for each in read_examples(full.task, "test")]
+    num_source_tokens = sum(len(row.texts[0]) for row in full.task.rows(sources))
     assert found[1.0].token_layers == 2 * num_source_tokens
 
 

@@ -87,6 +87,25 @@ def test_an_evaluation_alone(make_folder: MakeFolder) -> None:
     assert "not known before a sweep" in found["sentences"][1]
 
 
+def test_depths_of_sources_are_the_encoder_s(make_folder: MakeFolder) -> None:
+    found = evaluation(98.0, 1.5, depth_of="encoder")
+    config = json.dumps({"encoder": {"num_layers": 3}, "decoder": {"num_layers": 4}})
+    files = {"results/frontier.json": None, "results/test.json": json.dumps(found), "config.json": config}
+    told = headline(make_folder, **files)
+    assert "at a mean encoder depth of 1.50 of 3 blocks" in told["sentences"][0]
+    assert [tile["label"] for tile in told["tiles"]] == ["exact_match", "mean encoder depth of 3"]
+
+
+def test_so_are_those_of_a_sweep_of_sources(make_folder: MakeFolder) -> None:
+    policy = {"kind": "confidence", "threshold": [0.9]}
+    early = evaluation(97.5, 2.1, policy, depth_of="encoder")
+    swept = json.dumps({**frontier(), "depth_of": "encoder"})
+    files = {"results/test-confidence-0.9.json": json.dumps(early), "results/frontier.json": swept}
+    sentences = headline(make_folder, **files)["sentences"]
+    assert sentences[1].endswith("of 4 encoder blocks in the mean.")
+    assert sentences[2].endswith("at a mean encoder depth of 2.10.")
+
+
 def test_gates_alone(make_folder: MakeFolder) -> None:
     lines = json.dumps({"update": 1200, "expected_depth/decoder": 2.25}) + "\n"
     found = headline(make_folder, **{"results/frontier.json": None, "metrics.jsonl": lines})

@@ -44,6 +44,7 @@ def _frontier(
         "name": f"{group.name}, {file}" if several else group.name,
         "runs": [numbers[run.name] for run, _ in of],
         **{name: first[name] for name in ("task", "split", "metric", "higher_is_better", "num_layers", "examples")},
+        "depth_of": first.get("depth_of"),
         "hardware": first.get("hardware"),
         "batch_rows": first.get("batch_rows"),
         "examples_digest": str(first.get("examples_digest"))[:12],

@@ -78,7 +78,7 @@ def _of_frontier(group: Group, frontier: Mapping[str, Any]) -> Told | None:
     sentences = [
         f"{_saves(shares)}, and {_costs(loss, metric)}: {metric} is {ours}, that of the full model {theirs}.",
         f"That is with {chosen['name']}, by which a token runs {chosen['depth']:.2f} of {frontier['num_layers']} "
-        "blocks in the mean.",
+        f"{_side(frontier)}blocks in the mean.",
     ]
     others = _elsewhere(group, frontier, chosen)
     where = f"{frontier['examples']:,} {SPLITS.get(frontier['split'], frontier['split'])} inputs"
@@ -158,9 +158,15 @@ def _elsewhere(group: Group, frontier: Mapping[str, Any], chosen: Mapping[str, A
             split = SPLITS.get(early["split"], early["split"])
             return [
                 f"On {early['examples']:,} {split} inputs, which had no part in the choice, it has "
-                f"{_number(values[0])} instead of {_number(values[1])} at a mean depth of {early['mean_depth']:.2f}."
+                f"{_number(values[0])} instead of {_number(values[1])} at a mean {_side(early)}depth of "
+                f"{early['mean_depth']:.2f}."
             ]
     return []
+
+
+def _side(measured: Mapping[str, Any]) -> str:
+    """``encoder`` and a space, where the depth is that of sources which an encoder below a decoder reads."""
+    return f"{measured['depth_of']} " if measured.get("depth_of") else ""
 
 
 def _policy(evaluation: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
@@ -211,13 +217,15 @@ def _of_evaluations(group: Group) -> Told | None:
     found = run.evaluations[name]
     value, depth = found["metrics"].get(found["metric"]), found.get("mean_depth")
     quality = "not finite" if value is None else _number(value)
-    of = f" of {run.num_layers}" if run.num_layers else ""
-    at = "" if depth is None else f" at a mean depth of {depth:.2f}{of} blocks"
+    side = _side(found)
+    layers = run.layers_of(found["depth_of"]) if side else run.num_layers
+    of = f" of {layers}" if layers else ""
+    at = "" if depth is None else f" at a mean {side}depth of {depth:.2f}{of} blocks"
     split = SPLITS.get(found["split"], found["split"])
     sentence = f"{found['metric']} is {quality}{at}, on {found.get('examples', 0):,} {split} inputs."
     tiles = [{"value": quality, "label": found["metric"], "good": True}]
     if depth is not None:
-        tiles.append({"value": f"{depth:.2f}", "label": f"mean depth{of}", "good": True})
+        tiles.append({"value": f"{depth:.2f}", "label": f"mean {side}depth{of}", "good": True})
     return {
         "sentences": [sentence, "What depth saves is not known before a sweep has measured it."],
         "measured": f"Measured on {found.get('hardware')}.",
