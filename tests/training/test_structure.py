@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from depthwise.config import StructureConfig
-from depthwise.errors import ConfigError
+from depthwise.errors import CheckpointError, ConfigError
 from depthwise.evaluation import evaluate_run, load_run
+from depthwise.tasks import open_task
 from depthwise.training.run import train
 
 from .conftest import WORDS, recipe_of
@@ -151,3 +152,24 @@ def test_options_beside_another_run_are_merged_with_its_structure(
     without = {**further, "model": {"from": str(tmp_path / "plain"), "structure": {"temperature": 3}}}
     with pytest.raises(ConfigError, match=r"structure\.num_static +required but missing"):
         train(recipe_of(without, max_updates=1), tmp_path / "third")
+
+
+def test_a_run_of_fixed_depth_gets_a_predictor(classification: dict[str, Any], tmp_path: Path) -> None:
+    """One that is new as a whole and begins as its options say, above layers that are not."""
+    plain = structured(classification)
+    del plain["model"]["structure"]
+    train(recipe_of(plain, max_updates=1), tmp_path / "first")
+    added = {"from": str(tmp_path / "first"), "structure": {"num_static": 1, "last_bias": 7}}
+    begins = open_task(recipe_of({**classification, "model": added}), tmp_path / "second").new_model().state_dict()
+    for name, weight in load_file(tmp_path / "first" / "model.safetensors").items():
+        assert torch.equal(begins[name], weight), name
+    assert begins[PREDICTOR].std() > 0
+    assert begins[PREDICTOR.replace("weight", "bias")].tolist() == [0, 0, 7]
+    train(recipe_of({**classification, "model": added}, max_updates=2, log_every=1), tmp_path / "second")
+    assert lines_of(tmp_path / "second")[0]["expected_depth"] > 3.9
+    wider = {"from": str(tmp_path / "second"), "structure": {"hidden_width": 5}}
+    with pytest.raises(CheckpointError, match=r"structure\.hidden\.\w+ is missing or has another shape"):
+        open_task(recipe_of({**classification, "model": wider}), tmp_path / "third").new_model()
+    normed = {"from": str(tmp_path / "second"), "structure": {"normalized": True}}
+    with pytest.raises(CheckpointError, match=r"structure\.norm\.\w+ is missing or has another shape"):
+        open_task(recipe_of({**classification, "model": normed}), tmp_path / "third").new_model()

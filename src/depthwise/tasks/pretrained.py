@@ -13,6 +13,8 @@ POOLER = "model.pooler."
 """What a classifier has of its encoder that other heads do not keep."""
 EXIT_NORMS = ".exit_norms."
 """What a stack has of exits that another one may lack."""
+PREDICTOR = ".structure."
+"""What an encoder has that says how many layers it needs."""
 
 
 def pretrained_model(
@@ -21,7 +23,7 @@ def pretrained_model(
     """A model with the weights of another one, which may have another head.
 
     The backbone must be there whole; a head that fits is taken over, and so is a pooler. Exits may be new: their norms
-    then begin as the last one.
+    then begin as the last one. So may be a predictor of the structure, as a whole.
     """
     try:
         found: Any = model_class.from_pretrained(
@@ -34,8 +36,11 @@ def pretrained_model(
         ) from error
     loaded, info = found
     other = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    new_norms = [name for name in info["missing_keys"] if EXIT_NORMS in name]
-    lacking = [name for name in info["missing_keys"] if not name.startswith(POOLER) and name not in new_norms]
+    missing = set(info["missing_keys"])
+    new_norms = [name for name in missing if EXIT_NORMS in name]
+    predictor = {name for name in loaded.state_dict() if PREDICTOR in name}
+    may_be_new = {*new_norms, *(predictor if predictor <= missing else ())}
+    lacking = [name for name in missing - may_be_new if not name.startswith(POOLER)]
     unlike = sorted(name for name in (*other, *lacking) if name.startswith("model."))
     if unlike:
         raise CheckpointError(
