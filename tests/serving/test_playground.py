@@ -334,7 +334,7 @@ def test_hostile_text_is_shown_as_text(visit: Visit, server: FakeServer) -> None
     server.prefix = HOSTILE.replace(" ", "\u00a0")
     server.models = [model(HOSTILE, examples=[HOSTILE])]
     page = visit.open(size=PHONE)
-    wait_for_summary(page, "answer")
+    wait_for_summary(page, "The same answer")
     page.wait_for_timeout(100)
     assert page.title() == "Depthwise playground"
     assert page.locator("img, body script").count() == 0
