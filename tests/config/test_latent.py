@@ -42,6 +42,8 @@ def test_languages_of_a_side() -> None:
         ({"latent": {"sides": []}}, "latent.sides.*names no side"),
         ({"latent": {"sides": ["middle"]}}, "latent.sides.*none of encoder, decoder"),
         ({"latent": {"temperature": 0}}, "latent.temperature.*above 0"),
+        ({"latent": {"init": [-4, 5]}}, "latent.init 2 numbers for decoder; give one number for all gated sides"),
+        ({"latent": {"init": [float("inf")]}}, "latent.init.*inf"),
         ({"latent": {"gates": "firm"}}, "latent.gates.*none of soft, hard, sampled"),
         ({"latent": {}, "decoder": {"norm": "post"}}, 'decoder.norm.*use "pre" or "none" with latent'),
         ({"latent": {}, "decoder": None}, "latent.sides.*there is no decoder"),

@@ -74,7 +74,7 @@ def small_model(given: Mapping[str, Any]) -> dict[str, Any]:
     if exits is not None and exits.depths is not None:
         exits = replace(exits, depths=tuple(depth for depth in exits.depths if depth <= most) or None)
     structure = model.structure and replace(model.structure, num_static=1, hidden_width=None)
-    latent = model.latent and replace(model.latent, init=0.5)  # two updates close no layer, on whichever machine
+    latent = model.latent and replace(model.latent, init=(0.5,))  # two updates close no layer, on whichever machine
     narrow: dict[str, Any] = {"width": 16, "embedding_width": None, "adaptive": None, **sides}
     options = as_dict(replace(model, exits=exits, structure=structure, latent=latent, **narrow))
     return {name: value for name, value in options.items() if name not in ("vocab_size", "source_vocab_size")}

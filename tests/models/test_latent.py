@@ -154,6 +154,13 @@ def test_a_new_model_begins_as_its_options_say(config_of: Callable[..., Any], bu
     assert (float(layers.hardness), float(layers.temperature)) == (0, 3)
 
 
+def test_sides_may_begin_elsewhere(config_of: Callable[..., Any], build: Callable[..., Any]) -> None:
+    latent = {"sides": ["decoder", "encoder"], "init": [5, -4]}
+    layers = type(build("seq2seq"))(config_of("seq2seq", latent=latent)).latent_layers()
+    begins = {side: each.logits.unique().tolist() for side, each in layers.items()}
+    assert begins == {"decoder": [5.0], "encoder": [-4.0]}
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_languages_learn_from_their_own_rows_alone(
     build: Callable[..., Any], draw_batch: Callable[..., Any], checkpointing: bool

@@ -43,8 +43,8 @@ class LatentConfig:
     whole_layer: bool = False
     """Whether the gate weighs what a whole layer adds, x + z·(layer(x) − x), or every branch in it; for gates of 0 and
     1 that is the same."""
-    init: float = 0.0
-    """α of a new model; 0 is a probability of one half."""
+    init: tuple[float, ...] = (0.0,)
+    """α of a new model, one number for all sides or one for each; 0 is a probability of one half."""
     gates: str = "soft"
     """What stands for a gate outside training: its expected sample (``soft``), 1 where its probability exceeds ½ and
     else 0 (``hard``), or, for comparison with the released code alone, a new sample at every call (``sampled``)."""
@@ -54,6 +54,10 @@ class LatentConfig:
         if not self.per_language:
             return ()
         return self.source_languages if side == "encoder" else self.target_languages
+
+    def first_logit(self, side: str) -> float:
+        """α of a new model on a side."""
+        return float(self.init[self.sides.index(side) if len(self.init) > 1 else 0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,10 @@ def _above_zero(value: float) -> str | None:
     return finite(value) or (None if value > 0 else f"{value} is too small; give a number above 0")
 
 
+def _finite_each(value: tuple[float, ...]) -> str | None:
+    return next((message for each in value if (message := finite(each))), None)
+
+
 def _counts(value: tuple[float, ...]) -> str | None:
     if len(value) == 2 and all(0 < count < float("inf") for count in value):
         return None
@@ -124,7 +132,7 @@ def _depths(value: tuple[int, ...]) -> str | None:
 MODEL_RULES: Rules = {
     "sides": _sides,
     "temperature": _above_zero,
-    "init": finite,
+    "init": _finite_each,
     "gates": partial(choice, GATE_MODES),
 }
 TRAINING_RULES: Rules = {
@@ -152,6 +160,9 @@ def gates_fit_the_model(model: "View") -> Iterator[Problem]:
     """Gated sides exist, and leave a state as it was where they are closed."""
     if model.latent is None:
         return
+    if len(model.latent.init) not in (1, len(model.latent.sides)):
+        given = f"{len(model.latent.init)} numbers for {' and '.join(model.latent.sides)}"
+        yield model.latent.problem("init", f"{given}; give one number for all gated sides, or one for each")
     for side in model.latent.sides:
         stack = getattr(model, side)
         if stack is None:

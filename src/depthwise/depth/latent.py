@@ -82,7 +82,7 @@ class LatentLayers(nn.Module):
         super().__init__()
         self.options, self.side = options, side
         self.languages = options.languages(side)
-        self.logits = nn.Parameter(torch.full((max(1, len(self.languages)), num_layers), float(options.init)))
+        self.logits = nn.Parameter(torch.full((max(1, len(self.languages)), num_layers), options.first_logit(side)))
         self.register_buffer("temperature", torch.tensor(float(options.temperature)))
         self.register_buffer("hardness", torch.tensor(0.0))
         self.mode = options.gates
