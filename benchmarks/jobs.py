@@ -117,7 +117,7 @@ class Campaign:
     """Jobs on their way. ``run`` returns 0 where all of them arrived.
 
     A job is trained, then all its results are made side by side, then those that change the run before they look at it,
-    one after the other, and at last, when nobody else runs, those that need the machine alone.
+    one after the other, and at last, when nobody else runs or may run, those that need the machine alone.
     """
 
     jobs: Sequence[Job]
@@ -128,6 +128,8 @@ class Campaign:
     seconds: float = float("inf")
     results_at_once: int | None = None
     """Of those at once, how many may make results, which take more memory than trainings do; none means all."""
+    alone_seconds: float = 0.0
+    """The last seconds, which belong to results that need the machine alone: whatever else runs then is stopped."""
     _begun: set[str] = field(default_factory=set)
     _running: dict[str, tuple[Part, BaseProcess]] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
@@ -150,7 +152,10 @@ class Campaign:
         while True:
             for part in self._ended():
                 self._collect(part.job)
-            possible = [part for job in self.jobs for part in self._possible(job)]
+            is_closing = 0 < self._left <= self.alone_seconds
+            if is_closing:
+                self._end(alone=False)
+            possible = [] if is_closing else [part for job in self.jobs for part in self._possible(job)]
             alone = [] if possible or self._running else [part for job in self.jobs for part in self._alone(job)][:1]
             if not possible and not alone and not self._running:
                 break
@@ -162,6 +167,8 @@ class Campaign:
             for part in alone:
                 self._start(part, 1)
             time.sleep(PAUSE)
+        if self.alone_seconds and self._left <= self.alone_seconds:
+            self._say_what_is_unfinished()
         for job in self.jobs:
             looked_at = (other for each in job.missing(self.runs) for other in each.others)
             needs = looked_at if self._is_trained(job.name) else job.needs
@@ -250,18 +257,19 @@ class Campaign:
 
     def _stop_in_time(self) -> None:
         self._end()
-        for part, _ in self._running.values():
-            self._collect(part.job)
-        self._running.clear()
+        self._say_what_is_unfinished()
+
+    def _say_what_is_unfinished(self) -> None:
         for job in self.jobs:
             if self._has_diverged(job.name):
                 continue
             if not self._is_trained(job.name) or job.missing(self.runs):
                 self._failed.setdefault(job.name, "was not finished in time")
 
-    def _end(self) -> None:
-        """Ask whoever still runs to stop, and do not ask twice."""
-        processes = [process for _, process in self._running.values()]
+    def _end(self, *, alone: bool = True) -> None:
+        """Ask whoever still runs to stop, and do not ask twice; what runs alone only if that is meant too."""
+        ended = {name: part for name, (part, _) in self._running.items() if alone or not self._is_alone(part)}
+        processes = [self._running[name][1] for name in ended]
         for process in processes:
             process.terminate()
         end = time.monotonic() + GRACE
@@ -270,6 +278,12 @@ class Campaign:
             if process.is_alive():
                 process.kill()
                 process.join()
+        for name, part in ended.items():
+            del self._running[name]
+            self._collect(part.job)
+
+    def _is_alone(self, part: Part) -> bool:
+        return any(each.name == part.what and each.is_alone for each in part.job.evaluations)
 
     def _say(self, name: str, what: str) -> None:
         print(f"{time.monotonic() - self._start_time:7.1f} s  {name} {what}", flush=True)

@@ -2,7 +2,7 @@
 
     python benchmarks/reproduce.py plan table3 table7 --seeds 1,2,3
     python benchmarks/reproduce.py run table3 table7 --seeds 1,2,3 --at-once 8 --into docs/results/mine.json
-    python benchmarks/reproduce.py run finetuning --only 'trec|mr' --seconds 3600 -- training.max_epochs=3
+    python benchmarks/reproduce.py run finetuning --only mr --seconds 900 --alone-seconds 200 -- training.workers=0
 
 ``plan`` prints the commands, ``run`` runs those whose results are not there yet and takes each finished run into a file
 of records; ``results.py write`` then makes the tables. Tables and rows are those of ``tables.yaml``, and
@@ -131,11 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--results-at-once", type=int, help="of those, how many make results; all, if not given")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--alone-seconds", type=float, default=0.0, help="of these, the last for what is timed alone")
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
     options, extra = parser.parse_args(given[:split]), given[split + 1 :]
     if any(number is not None and number < 1 for number in (options.at_once, options.results_at_once)):
         parser.error("--at-once and --results-at-once are 1 or more")
+    if options.alone_seconds and not 0 < options.alone_seconds <= options.seconds < float("inf"):
+        parser.error("--alone-seconds are the last of --seconds; give both, and no more than there are")
     try:
         rows = wanted(_described(options.tables))
         chosen = {
@@ -152,7 +155,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*lines_of(jobs, options.runs, extra), sep="\n")
         return 0
     return Campaign(
-        jobs, options.runs, options.into, extra, options.at_once, options.seconds, options.results_at_once
+        jobs,
+        options.runs,
+        options.into,
+        extra,
+        at_once=options.at_once,
+        seconds=options.seconds,
+        results_at_once=options.results_at_once,
+        alone_seconds=options.alone_seconds,
     ).run()
 
 

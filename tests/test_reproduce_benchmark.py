@@ -127,6 +127,13 @@ def test_nothing_at_once_is_refused(reproduce: Any, given: list[str], capsys: py
     assert "--at-once and --results-at-once are 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [["--alone-seconds", "9"], ["--seconds", "5", "--alone-seconds", "9"]])
+def test_last_seconds_of_none_are_refused(reproduce: Any, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        reproduce.main(["run", "table3", *given])
+    assert "--alone-seconds are the last of --seconds" in capsys.readouterr().err
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     (tmp_path / "x.tsv").write_text("a\tred red green\nb\tblue green\na\tred\nb\tblue blue one\n")
@@ -188,3 +195,9 @@ def test_side_by_side(reproduce: Any, recipe: str, tmp_path: Path, capfd: pytest
     assert order[2:] == [f"many {each.name} {what}" for each in several for what in ("begins", "done")]
     assert run([Job("late", recipe, ("seed=4",), (valid,))], seconds=0.0) == 1
     assert "late was not finished in time; the same command goes on from there" in capfd.readouterr().err
+    jobs = [Job("late", recipe, ("seed=4",), (valid,)), Job("many", recipe, ("seed=6",), (speed, other))]
+    assert run(jobs, seconds=100.0, alone_seconds=100.0) == 1
+    told = capfd.readouterr()
+    assert [line.partition(" s  ")[2] for line in told.out.splitlines()] == ["many speed begins", "many speed done"]
+    assert "late was not finished in time" in told.err
+    assert "many was not finished in time" in told.err
