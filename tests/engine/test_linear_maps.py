@@ -47,3 +47,14 @@ def test_small_matrices_are_not_packed(packings: list[int]) -> None:
     x = torch.randn(4, 256)
     for each, module in zip(maps, (small, large), strict=True):
         torch.testing.assert_close(each(x), F.linear(x, module.weight, module.bias))
+
+
+@pytest.mark.parametrize("num_rows", [1, 8])
+@torch.inference_mode()
+def test_maps_run_under_autocast(monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
+    """As validation of a training in bfloat16 does on a CPU, whose attention hands on what was rounded."""
+    monkeypatch.setattr(linear_maps, "PACKED_FROM", 0)
+    linear, x = nn.Linear(12, 20), torch.randn(num_rows, 12).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Packer(num_rows)(linear)(x)
+    torch.testing.assert_close(found.float(), linear(x.float()), rtol=0.02, atol=0.02)

@@ -22,7 +22,8 @@ class Packer:
 
     A CPU spends the time of a step on carrying float32 weights to its arithmetic. For several vectors oneDNN does so
     fastest from an order of its own; for a single one, matrices are read fastest whose rows are long, which transposing
-    gives to maps that widen. Both are copies. Elsewhere, and in other precisions, weights stay as they are.
+    gives to maps that widen. Both are copies. Elsewhere, and in other precisions, weights stay as they are. What
+    autocast has rounded before is brought back, since oneDNN takes its own order in one precision alone.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -41,8 +42,8 @@ class Packer:
             return _transposed(weight, bias)
         if weight.numel() < PACKED_FROM:
             return lambda x: F.linear(x, weight, bias)
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, self.num_rows)
-        return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        packed, precision = torch.ops.mkldnn._reorder_linear_weight(weight, self.num_rows), weight.dtype
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(precision), packed, bias, "none", [], "")
 
 
 def _joined(maps: tuple[nn.Linear, ...]) -> tuple[Tensor, Tensor | None]:
