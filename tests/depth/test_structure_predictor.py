@@ -83,8 +83,9 @@ def test_a_later_layer_does_not_run_again(states: torch.Tensor) -> None:
     made = predictor(cumulative=False)
     made.use(StructureExit(StructureExitConfig(threshold=0.15, stops="threshold")))
     gates = made(states, None)
-    assert (gates.run.int().diff(dim=0) <= 0).all()
-    assert ((gates.weight >= 0.15) & ~gates.run).any()
+    run = torch.stack([gates.gate(layer).run for layer in range(len(gates.weight))])
+    assert (run.int().diff(dim=0) <= 0).all()
+    assert ((gates.weight >= 0.15) & ~run).any()
 
 
 @pytest.mark.parametrize("allow_zero", [False, True])
@@ -111,9 +112,9 @@ def test_one_depth_for_all_keeps_the_weights(states: torch.Tensor) -> None:
 def test_nobody_stops_in_training(states: torch.Tensor) -> None:
     made = predictor().train()
     made.use(StructureExit(StructureExitConfig(threshold=1.0)))
-    assert made(states, None).run is None
+    assert made(states, None).num_run is None
     made.eval().use(None)
-    assert made(states, None).run is None
+    assert made(states, None).num_run is None
 
 
 def test_other_policies_have_no_say() -> None:

@@ -53,6 +53,7 @@ ARTICLES = (
 )
 ENCODERS = ("runs/minilm", "runs/bert")
 """Runs that are imported and not trained."""
+FIXED = {"runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed"}
 RUNS: dict[str, dict[str, str]] = {
     "": {
         **{"RUN": LEAVING, "RUN1": LEAVING, "RUN2": f"{LEAVING} seed=2", "RUN3": f"{LEAVING} seed=3"},
@@ -70,10 +71,8 @@ RUNS: dict[str, dict[str, str]] = {
         "runs/larger": f"{CLASSIFIER} data.valid=large.tsv model.encoder.num_layers=3",
         "runs/dat-multi30k-aligned": f"translation/dat-multi30k-aligned {TRANSLATE} data.valid=large",
     },
-    "docs/structure.md": {
-        "RUN": "classification/alberta-small-sst2 model.from=runs/alberta-small",
-        "runs/alberta-small-fixed-sst2": "classification/alberta-small-sst2 model.from=runs/alberta-small-fixed",
-    },
+    "docs/structure.md": {"RUN": "classification/alberta-small-sst2 model.from=runs/alberta-small", **FIXED},
+    "docs/results.md": FIXED,
     "docs/in-advance.md": {"runs/mine": f"start/classify {CLASSIFY} model.word_depths={{}}"},
 }
 """Recipes of runs that no header names: on all pages, and on single ones."""

@@ -105,6 +105,7 @@ def test_rows_of_one_length_lie_as_in_the_grid() -> None:
         assert torch.equal(places.from_reader_grid(grid), x)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
 @pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_convolutions(mixer: str, is_forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ def options(name: str, *changes: str) -> ModelConfig:
 
 def test_all_are_there() -> None:
     assert {name.rpartition("/")[2] for name in PRETRAINING} == {
-        f"alberta-{size}" for size in ("small", "small-fixed", "small-mean", "base", "large", "xlarge", "xxlarge")
+        *(f"alberta-small{kind}" for kind in ("", "-fixed", "-mean", "-wanted")),
+        *(f"alberta-{size}" for size in ("base", "large", "xlarge", "xxlarge")),
     }
     assert {f"classification/alberta-{task}" for task in GLUE} < set(TUNING)
     assert {"answering/alberta-squad2", "tagging/alberta-conll2003", "tagging/alberta-small-conll2003"} < set(TUNING)

@@ -1,6 +1,7 @@
 """Training encoders that say how many layers they need: pretrained, tuned further, with a price of layers or none."""
 
 import json
+import math
 import random
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ from depthwise.errors import CheckpointError, ConfigError
 from depthwise.evaluation import evaluate_run, load_run
 from depthwise.tasks import open_task
 from depthwise.training.run import train
+from depthwise.training.structure import information
 
 from .conftest import WORDS, recipe_of
 from .test_encoder_tasks import write_questions, write_tagged
@@ -60,6 +62,34 @@ def test_a_price_makes_it_shallow(classification: dict[str, Any], tmp_path: Path
     assert dear < free - 0.1
 
 
+def test_a_wanted_depth_is_reached_from_both_sides(classification: dict[str, Any], tmp_path: Path) -> None:
+    length = {"max_updates": 40, "log_every": 40, "validate_every": 40}
+    for name, target in (("shallow", 2.5), ("deep", 3.5)):
+        options = recipe_of(structured(classification), depth_cost=3.0, depth_target=target, **length)
+        train(options, tmp_path / name)
+        assert lines_of(tmp_path / name)[-1]["expected_depth"] == pytest.approx(target, abs=0.25)
+
+
+def test_information_makes_inputs_differ(classification: dict[str, Any], tmp_path: Path) -> None:
+    length = {"max_updates": 60, "log_every": 1, "validate_every": 60}
+    options = structured(classification, summary="mean")
+    for name, weight in (("none", 0.0), ("some", 3.0)):
+        train(recipe_of(options, depth_information=weight, **length), tmp_path / name)
+    none, some = (lines_of(tmp_path / name)[-1]["expected_depth_deviation"] for name in ("none", "some"))
+    assert some > none + 0.2
+
+
+def test_information_is_what_the_row_tells_of_the_depth() -> None:
+    same = torch.tensor([[0.3, 0.7], [0.3, 0.7]])
+    torch.testing.assert_close(information(same), torch.tensor(0.0))
+    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    torch.testing.assert_close(information(apart), torch.tensor(math.log(2)))
+    apart.requires_grad_()
+    information(apart).backward()
+    assert apart.grad is not None
+    assert not apart.grad.isnan().any()
+
+
 def test_the_price_does_not_depend_on_how_an_update_is_parted(classification: dict[str, Any], tmp_path: Path) -> None:
     """Two batches of equally many rows are worth as much as one of them all."""
     stack = {**STACK, "dropout": 0.0}
@@ -88,6 +118,24 @@ def test_it_goes_on_bit_by_bit(classification: dict[str, Any], tmp_path: Path, m
 def test_a_price_of_nothing_is_refused(classification: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training.depth_cost.*has no effect on a model whose depth is not learned"):
         train(recipe_of(classification, depth_cost=0.1), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("has_structure", "given", "message"),
+    [
+        (False, {"depth_target": 3}, "has no effect on a model whose depth is not learned"),
+        (False, {"depth_information": 0.1}, "has no effect on a model whose depth is not learned"),
+        (True, {"depth_target": 3}, "has no effect without training.depth_cost"),
+        (True, {"depth_target": 1, "depth_cost": 0.1}, "1 is not between the 1 layers that always run and all 4"),
+        (True, {"depth_target": 4.5, "depth_cost": 0.1}, "4.5 is not between the 1 layers"),
+    ],
+)
+def test_a_depth_that_cannot_be_wanted_is_refused(
+    classification: dict[str, Any], tmp_path: Path, has_structure: bool, given: dict[str, float], message: str
+) -> None:
+    options = structured(classification) if has_structure else classification
+    with pytest.raises(ConfigError, match=rf"training.depth_\w+ +{message}"):
+        train(recipe_of(options, **given), tmp_path / "run")
 
 
 def test_pretrained_with_masks_and_order_then_tuned(tmp_path: Path) -> None:

@@ -153,6 +153,12 @@ class TrainingConfig:
     depth_cost: float = 0.0
     """Price of a layer that an input is expected to need, beside the loss of a token or label; for models with
     ``structure``, which else use as many as help."""
+    depth_target: float | None = None
+    """How many layers the inputs of a batch are to expect in the mean, static ones included; ``depth_cost`` is then the
+    price of a layer more or less than that."""
+    depth_information: float = 0.0
+    """Weight of the information that the number of layers has of an input, which is to be large: inputs then differ in
+    depth, and each is certain of its own. For models with ``structure``, which else may treat all alike."""
     max_updates: int | None = None
     max_epochs: float | None = None
     batch_tokens: int | None = None

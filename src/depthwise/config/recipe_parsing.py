@@ -278,7 +278,8 @@ RULES: Rules = {
     "select": partial(choice, SELECTIONS),
     "report": _reports,
     "label_smoothing": probability,
-    "depth_cost": partial(at_least, 0),
+    **dict.fromkeys(("depth_cost", "depth_information"), partial(at_least, 0)),
+    "depth_target": partial(at_least, 1),
     **dict.fromkeys(("max_chars", "vocab_size", "max_updates", "batch_tokens", "batch_rows"), partial(at_least, 1)),
     **dict.fromkeys(
         ("accumulate", "log_every", "validate_every", "save_every", "patience", "average"), partial(at_least, 1)

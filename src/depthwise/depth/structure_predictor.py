@@ -28,24 +28,21 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class RowGates:
-    """The gates of M layers for each row: their weights, and which of them run; none means all.
-
-    Those who run do so from the first layer to their last one.
-    """
+    """The gates of M layers for each row: their weights, and how many run, from the first on; none means all."""
 
     weight: Float[Tensor, "M B"]
-    run: Bool[Tensor, "M B"] | None = None
+    num_run: Int[Tensor, "B"] | None = None
 
     def gate(self, layer: int) -> Gate:
         """The gate of one of these layers, counted from 0."""
-        return Gate(None if self.run is None else self.run[layer], self.weight[layer])
+        return Gate(None if self.num_run is None else self.num_run > layer, self.weight[layer])
 
     @property
     def depths(self) -> Int[Tensor, "B"]:
         """How many of these layers each row runs."""
-        if self.run is None:
+        if self.num_run is None:
             return torch.full_like(self.weight[0], len(self.weight), dtype=torch.long)
-        return self.run.sum(0)
+        return self.num_run
 
     def depths_at(self, threshold: float) -> Int[Tensor, "B"]:
         """How many of these layers each row would run up to the first whose weight is below a threshold."""
@@ -88,8 +85,8 @@ class LayerScores(nn.Linear):
 class StructurePredictor(nn.Module):
     """What static layers say of the layers above them.
 
-    Outside training, ``use`` makes rows stop. ``expected`` are the expected depths of the rows of the last pass, static
-    layers included; in training they have gradients.
+    Outside training, ``use`` makes rows stop. ``chances`` are q of the rows of the last pass, and ``expected`` their
+    expected depths, static layers included; in training both have gradients.
     """
 
     def __init__(self, options: StructureConfig, *, width: int, num_layers: int) -> None:
@@ -101,12 +98,21 @@ class StructurePredictor(nn.Module):
         self.pooler = nn.Linear(width, width) if options.summary == "first_tanh" else None
         self.hidden = nn.Linear(width, hidden)
         self.out = LayerScores(hidden, self.num_adaptive + options.allow_zero, float(options.last_bias))
-        self.expected: Tensor | None = None
+        self.chances: Tensor | None = None
         self._policy: FixedDepth | StructureExit | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies have run nothing yet; torch could not copy what has gradients either."""
-        return {**self.__dict__, "expected": None}
+        return {**self.__dict__, "chances": None}
+
+    @property
+    def expected(self) -> Float[Tensor, "B"] | None:
+        """Worked out when somebody asks: a device that waits for its host does without."""
+        if self.chances is None:
+            return None
+        first = self.num_static + (0 if self.options.allow_zero else 1)
+        numbers = torch.arange(first, first + self.chances.shape[1], device=self.chances.device)
+        return (self.chances * numbers).sum(1)  # as a product of matrices it would be rounded by autocast
 
     @property
     def policy(self) -> FixedDepth | StructureExit | None:
@@ -135,16 +141,11 @@ class StructurePredictor(nn.Module):
             weights = suffix_sums(found, allow_zero=options.allow_zero)
         else:
             weights = found[:, 1:] if options.allow_zero else found
-        self.expected = self.num_static + self._expected(found)
+        self.chances = found
         gates = RowGates(weights.t())
         if self.training or self._policy is None:
             return gates
-        return replace(gates, run=_reaches(self._num_run(found, gates), self.num_adaptive))
-
-    def _expected(self, found: Float[Tensor, "B n"]) -> Float[Tensor, "B"]:
-        first = 0 if self.options.allow_zero else 1
-        numbers = torch.arange(first, self.num_adaptive + 1, device=found.device, dtype=found.dtype)
-        return (found * numbers).sum(1)  # as a product it would be rounded by autocast
+        return replace(gates, num_run=self._num_run(found, gates))
 
     def _num_run(self, found: Float[Tensor, "B n"], gates: RowGates) -> Int[Tensor, "B"]:
         policy = self._policy
@@ -164,10 +165,6 @@ def suffix_sums(found: Float[Tensor, "B n"], *, allow_zero: bool = False) -> Flo
     """
     sums = found[:, 1:].flip(1).cumsum(1).flip(1).clamp(max=1.0)
     return sums if allow_zero else torch.cat([torch.ones_like(found[:, :1]), sums], 1)
-
-
-def _reaches(num_run: Int[Tensor, "B"], num_layers: int) -> Bool[Tensor, "M B"]:
-    return torch.arange(num_layers, device=num_run.device).unsqueeze(1) < num_run
 
 
 def _summary(states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None, kind: str) -> Float[Tensor, "B D"]:

@@ -156,8 +156,7 @@ def _run_structured(walk: Walk, structure: StructurePredictor, width: int) -> No
     walk.depths += structure.num_static
     rows = walk.rows
     gates = structure(*Places(walk.sequences).padded(walk.x, width))
-    everything = np.ones((len(gates.weight), len(rows)), dtype=np.bool_)
-    run = everything if gates.run is None else gates.run.cpu().numpy()[:, rows]
+    run = np.arange(len(gates.weight))[:, None] < gates.depths.cpu().numpy()[rows]
     weights = gates.weight.index_select(1, on_device(rows, walk.x.device))
     _run_plan(walk, run, weights, structure.num_static)
 

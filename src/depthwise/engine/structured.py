@@ -37,7 +37,7 @@ class Begun:
     def depths(self) -> Index:
         """How many layers each row still needs."""
         num_rows, num_adaptive = len(self.x), len(self.gates.weight)
-        return np.full(num_rows, num_adaptive) if self.gates.run is None else self._told[:, 0].astype(np.int64)
+        return np.full(num_rows, num_adaptive) if self.gates.num_run is None else self._told[:, 0].astype(np.int64)
 
     @cached_property
     def real(self) -> npt.NDArray[np.bool_] | None:
@@ -96,31 +96,29 @@ def go_on_by_rows(stack: Stack, begun: Begun) -> tuple[StackOutput, Int[Tensor, 
 
 
 def _run_adaptive(stack: Stack, begun: Begun) -> Float[Tensor, "B T D"]:
-    x, gates, first, here = begun.x, begun.gates, begun.num_static, begun.valid
-    done, rows, weight = x, np.arange(len(x)), gates.weight
-    for number in range(len(gates.weight)):
-        stay = np.flatnonzero(begun.depths[rows] > number)
-        if len(stay) < len(rows):
-            done = _put(done, rows, x)
-            rows = rows[stay]
-            if len(rows) == 0:
-                return done
-            kept = sent(torch.from_numpy(stay), x.device)
-            x, weight = x.index_select(0, kept), weight.index_select(1, kept)
-            if here is not None:
-                longest = int(begun.ends[rows].max())
-                x, here = x[:, :longest], here.index_select(0, kept)[:, :longest]
-        x, _ = stack.run_layer(first + number, x, valid=here, gate=RowGates(weight).gate(number))
-    return _put(done, rows, x)
-
-
-def _put(done: Float[Tensor, "B T D"], rows: Index, x: Float[Tensor, "R W D"]) -> Float[Tensor, "B T D"]:
-    """All states, with these of some rows in their place."""
-    if len(rows) == len(done):
+    """Rows lie with the deepest first, so that those who stay are the first ones: nothing is gathered on the way, and
+    whoever leaves is copied to its place once. A device that waits for its host hears of little more than of blocks."""
+    first, num_layers = begun.num_static, len(begun.gates.weight)
+    staying = [int((begun.depths > number).sum()) for number in range(num_layers)]
+    if all(num in (0, len(begun.x)) for num in staying):
+        x = begun.x
+        for number in range(staying.count(len(begun.x))):
+            gate = RowGates(begun.gates.weight).gate(number)
+            x, _ = stack.run_layer(first + number, x, valid=begun.valid, gate=gate)
         return x
-    there = sent(torch.from_numpy(rows), x.device)
-    if x.shape[1] == done.shape[1]:
-        return done.index_copy(0, there, x)
-    done = done.clone()
-    done[there, : x.shape[1]] = x
-    return done
+    order = np.argsort(-begun.depths, kind="stable")
+    there = sent(torch.from_numpy(order), begun.x.device)
+    x, weight = begun.x.index_select(0, there), begun.gates.weight.index_select(1, there)
+    here = None if begun.valid is None else begun.valid.index_select(0, there)
+    done, ends = x.clone(), begun.ends[order]
+    for number, num in enumerate(staying):
+        if num < len(x):
+            done[num : len(x), : x.shape[1]] = x[num:]
+            if num == 0:
+                break
+            longest = int(ends[:num].max())
+            x, weight, here = x[:num, :longest], weight[:, :num], None if here is None else here[:num, :longest]
+        x, _ = stack.run_layer(first + number, x, valid=here, gate=RowGates(weight).gate(number))
+    else:
+        done[: len(x), : x.shape[1]] = x
+    return torch.empty_like(done).index_copy_(0, there, done)

@@ -80,7 +80,7 @@ class Residual(nn.Module):
             after = self._normalized(x, branch)
         else:
             branch = F.dropout(branch, self.dropout) if self.training else branch
-            after = x + (branch if weight is None else branch * _per_token(weight).to(branch.dtype))
+            after = x + branch if weight is None else torch.addcmul(x, branch, _per_token(weight).to(branch.dtype))
         return after if gate is None or gate.run is None else torch.where(_per_token(gate.run), after, x)
 
     def _normalized(self, x: Tensor, branch: Tensor | None) -> Tensor:

@@ -117,7 +117,7 @@ def run_structured(
             return True
         if layer == first:
             found.append(structure(x, valid))
-            if found[0].run is not None and not _is_sharded(stack):
+            if found[0].num_run is not None and not _is_sharded(stack):
                 last = first + int(found[0].depths.max())
         return found[0].gate(layer - first) if layer < last else False
 

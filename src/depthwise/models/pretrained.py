@@ -124,7 +124,7 @@ class DepthwisePreTrainedModel(PreTrainedModel):
             for weights in module.weights:
                 init.constant_(weights, 1 / len(weights))
         if isinstance(module, LatentLayers):
-            init.constant_(module.logits, float(module.options.init))
+            init.constant_(module.logits, module.options.first_logit(module.side))
             init.constant_(module.temperature, float(module.options.temperature))
             init.zeros_(module.hardness)
         if isinstance(module, LightConv):
