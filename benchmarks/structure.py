@@ -14,8 +14,7 @@ and the best *constant* depth of the same network that is no deeper than its mea
 in batches of 1 and 32 rows of the same texts, from tokens to answers; it also takes runs with exits, and what becomes
 of others once every other layer is left out (LayerDrop) or a share of the heads (--heads). ``lengths`` times text of
 every length, in batches of 1 and 32, at several thresholds and by the run beside; without one, a threshold of 0 stands
-for it. The text is that of a split, for tasks with one text. ``draw`` makes the figure from what ``lengths --json
-FILE`` kept.
+for it. The text is that of a split. ``draw`` makes the figure from what ``lengths --json FILE`` kept.
 
 A setting is a threshold γ, ``full``, ``patience-4`` or the name of one that ``depthwise calibrate`` found. With --name,
 what was found becomes a result of the run, which ``results.py`` collects.
@@ -287,8 +286,9 @@ def lengths(run: Run, beside: Run | None, split: str) -> list[dict[str, float]]:
 
 def running_text(run: Run, split: str) -> tuple[int, np.ndarray]:
     """The token that texts begin with, and all others of a split one behind the other."""
-    examples = run.task.examples(split)
-    texts = [np.asarray(examples[number].texts[0]) for number in range(min(1000, len(examples)))]
+    task, examples = run.task, run.task.examples(split)
+    some = (task.collate([examples[number]]) for number in range(min(1000, len(examples))))
+    texts = [batch["input_ids"][0].numpy() for batch in some]
     return int(texts[0][0]), np.concatenate([text[1:] for text in texts]).astype(np.int64)
 
 
@@ -302,6 +302,9 @@ def plot(found: list[dict[str, float]], path: Path) -> None:
             speed_ups = [row["speed_up"] for row in points]
             axis.plot([row["length"] for row in points], speed_ups, marker="o", label=f"γ = {threshold:g}")
         axis.set(title=f"batches of {rows}", xlabel="tokens", xscale="log")
+        lengths = sorted({int(row["length"]) for row in found})
+        axis.set_xticks(lengths, [str(length) for length in lengths])
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("times as fast as the fixed depth")
     axes[-1].legend()
