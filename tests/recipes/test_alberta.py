@@ -33,7 +33,7 @@ def options(name: str, *changes: str) -> ModelConfig:
 
 def test_all_are_there() -> None:
     assert {name.rpartition("/")[2] for name in PRETRAINING} == {
-        *(f"alberta-small{kind}" for kind in ("", "-fixed", "-mean", "-wanted")),
+        *(f"alberta-small{kind}" for kind in ("", "-fixed", "-mean", "-wanted", "-wanted-fixed")),
         *(f"alberta-{size}" for size in ("base", "large", "xlarge", "xxlarge")),
     }
     assert {f"classification/alberta-{task}" for task in GLUE} < set(TUNING)
@@ -60,14 +60,24 @@ def test_what_one_gpu_trains_is_recorded(name: str) -> None:
     assert read_recipe(name).training.graphs == ("-small" in name)
 
 
-def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep() -> None:
-    small, fixed = (options(f"masked_language_modeling/alberta-{name}") for name in ("small", "small-fixed"))
+@pytest.mark.parametrize("kind", ["", "-wanted"])
+def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep(kind: str) -> None:
+    small, fixed = (options(f"masked_language_modeling/alberta-small{kind}{end}") for end in ("", "-fixed"))
     assert small.encoder == fixed.encoder
     assert small.structure is not None
     assert (small.structure.num_static, small.exit_depths[-1]) == (2, 12)
     with torch.device("meta"):
         model = DepthwiseForMaskedLM(DepthwiseConfig.from_options(small))
     assert 9e6 < sum({id(weight): weight.numel() for weight in model.parameters()}.values()) < 11e6
+
+
+def test_as_many_layers_as_are_wanted_run_all_blocks() -> None:
+    name = "masked_language_modeling/alberta-small-wanted"
+    recipe, encoder = read_recipe(name), options(name).encoder
+    assert encoder is not None
+    blocks = [encoder.block_of(layer) for layer in range(12)]
+    assert recipe.training.depth_target == 6
+    assert set(blocks[:6]) == set(blocks) == set(range(6))
 
 
 @pytest.mark.parametrize(
