@@ -24,7 +24,7 @@ import results
 import yaml
 from jobs import Campaign, Evaluation, Job, lines_of
 
-from depthwise.config import DataConfig, read_recipe
+from depthwise.config import DataConfig, Recipe, read_recipe
 
 EVALUATIONS = Path(__file__).with_name("evaluations.yaml")
 IN_ADVANCE = "faster"
@@ -78,7 +78,7 @@ def jobs_of(rows: Mapping[str, Sequence[str]], seeds: Sequence[int], ways: Mappi
         )
         for seed in seeds:
             name = _name(recipe, changes) + (f"-{seed}" if seed != seeds[0] else "")
-            found[name] = Job(name, recipe, (f"seed={seed}", *changes), possible, _needs(resolved.model, runs))
+            found[name] = Job(name, recipe, (f"seed={seed}", *changes), possible, _needs(resolved, runs))
     return [replace(job, needs=tuple(need for need in job.needs if need in found)) for job in found.values()]
 
 
@@ -102,10 +102,10 @@ def _says_something(split: str, data: DataConfig) -> bool:
     return bool(getattr(data, split)) and (split == VALID or data.test != data.valid)
 
 
-def _needs(model: Mapping[str, Any], runs: Path) -> tuple[str, ...]:
-    """Runs that a recipe begins with or takes depths from."""
-    depths = model.get("word_depths") or {}
-    given = [str(run) for run in (model.get("from"), depths.get("run")) if run]
+def _needs(recipe: Recipe, runs: Path) -> tuple[str, ...]:
+    """Runs that a recipe begins with, takes depths from or learns from."""
+    depths, teacher = recipe.model.get("word_depths") or {}, recipe.training.teacher
+    given = [str(run) for run in (recipe.model.get("from"), depths.get("run"), teacher and teacher.run) if run]
     return tuple(run.removeprefix(f"{runs}/") for run in given)
 
 

@@ -95,6 +95,9 @@ def test_who_begins_with_another_waits(reproduce: Any) -> None:
     assert jobs["alberta-small-mr"].needs == ("alberta-small",)
     assert jobs["alberta-small-mr-model.from_runs_alberta_small_fixed"].needs == ("alberta-small-fixed",)
     assert jobs["alberta-small"].needs == ()
+    taught = next(job for job in jobs.values() if "teacher" in job.name and job.recipe.endswith("-mr"))
+    teacher = "alberta-small-mr-model.from_runs_alberta_small_wanted_fixed"
+    assert taught.needs == ("alberta-small-wanted", teacher)
 
 
 def test_scripts_make_results_that_look_at_other_runs(reproduce: Any) -> None:
