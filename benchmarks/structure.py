@@ -231,12 +231,11 @@ def speeds(run: Run, beside: Run | None, split: str, words: Sequence[str]) -> di
         task = open_run(run.folder, [f"evaluation.batch_rows={at_once}"])
         some = np.unique(np.linspace(0, len(examples) - 1, min(most, len(examples))).astype(int))
         rows = task.rows([task.inputs_of(examples[number]) for number in some])
-        ways: dict[str, Callable[[], object]] = {
-            word: partial(answered, run, options, task, rows) for word, options in settings.items()
-        }
+        ways: dict[str, Callable[[], object]] = dict.fromkeys(settings, partial(answered, run, task, rows))
+        chosen = {word: partial(by_policy, run, options) for word, options in settings.items()}
         if beside is not None:
-            ways[BESIDE] = partial(answered, beside, None, task, rows)
-        seconds = interleaved_seconds(ways, device=run.device, repeats=REPEATS)
+            ways[BESIDE] = partial(answered, beside, task, rows)
+        seconds = interleaved_seconds(ways, device=run.device, repeats=REPEATS, before=chosen)
         for word in settings:
             found[f"{word}_of_{FULL}_{at_once}"] = seconds[FULL] / seconds[word]
             if beside is not None:
@@ -244,8 +243,8 @@ def speeds(run: Run, beside: Run | None, split: str, words: Sequence[str]) -> di
     return found
 
 
-def answered(run: Run, options: PolicyConfig | None, task: Task, rows: Sequence[Row]) -> object:
-    return predict_rows(task, by_policy(run, options).engine, rows, shows_progress=False)
+def answered(run: Run, task: Task, rows: Sequence[Row]) -> object:
+    return predict_rows(task, run.engine, rows, shows_progress=False)
 
 
 @torch.inference_mode()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from statistics import linear_regression, median
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -21,25 +22,42 @@ SHORTEST_SAMPLE = 0.1
 """Seconds that one sample lasts at least: short runs are called several times for it."""
 
 
-def interleaved_seconds(runs: Mapping[Name, Run], *, device: torch.device, repeats: int) -> dict[Name, float]:
+def interleaved_seconds(
+    runs: Mapping[Name, Run], *, device: torch.device, repeats: int, before: Mapping[Name, Run] = MappingProxyType({})
+) -> dict[Name, float]:
     """Median seconds of each run.
 
     The runs take turns, one sample each per round, so that whatever else the machine is doing slows all of them alike:
-    compare results of one call with each other, not with those of another.
+    compare results of one call with each other, not with those of another. What stands ``before`` the samples of a run
+    is not timed.
     """
-    return {name: median(of) for name, of in interleaved_samples(runs, device=device, repeats=repeats).items()}
+    samples = interleaved_samples(runs, device=device, repeats=repeats, before=before)
+    return {name: median(of) for name, of in samples.items()}
 
 
 def interleaved_samples(
-    runs: Mapping[Name, Run], *, device: torch.device, repeats: int, shortest: float = SHORTEST_SAMPLE
+    runs: Mapping[Name, Run],
+    *,
+    device: torch.device,
+    repeats: int,
+    shortest: float = SHORTEST_SAMPLE,
+    before: Mapping[Name, Run] = MappingProxyType({}),
 ) -> dict[Name, list[float]]:
     """The same with the seconds of every round: those of one round are the nearest to each other in time."""
-    calls = {name: _calls_per_sample(run, device, shortest) for name, run in runs.items()}
+    calls: dict[Name, int] = {}
+    for name, run in runs.items():
+        before.get(name, nothing)()
+        calls[name] = _calls_per_sample(run, device, shortest)
     samples: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
+            before.get(name, nothing)()
             samples[name].append(_seconds_per_call(run, calls[name], device))
     return samples
+
+
+def nothing() -> None:
+    pass
 
 
 def seconds_of(run: Callable[[], Result], device: torch.device) -> tuple[float, Result]:

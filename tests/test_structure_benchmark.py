@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -52,6 +53,21 @@ def test_speeds_of_settings_beside_another_run(structure: Any, make_run: MakeRun
         ratio = found[f"1.0_faster_{rows}"] / found[f"full_faster_{rows}"]
         assert found[f"1.0_of_full_{rows}"] == pytest.approx(ratio)
     assert 0 <= found["beside"] <= 100
+
+
+def test_choosing_a_setting_is_not_timed(structure: Any, make_run: MakeRun, monkeypatch: Any) -> None:
+    """It takes longer than a small model does."""
+    chooses = structure.by_policy
+
+    def slowly(run: Any, options: Any) -> Any:
+        time.sleep(0.2 if options is not None else 0)
+        return chooses(run, options)
+
+    monkeypatch.setattr(structure, "REPEATS", 1)
+    monkeypatch.setattr(structure, "by_policy", slowly)
+    run, beside = (load_run(make_run(kind), device="cpu") for kind in ("structured classes", "classes"))
+    found = structure.speeds(run, beside, "valid", ["1.0"])
+    assert found["1.0_faster_32"] > 0.2
 
 
 def test_every_other_layer_is_left_out(
