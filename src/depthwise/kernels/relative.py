@@ -70,14 +70,15 @@ def _shifted_scores(
     queries: Tensor, keys: Tensor, distances: Tensor, by_queries: bool, by_keys: bool, literal: bool
 ) -> Tensor:
     length, furthest = queries.shape[2], len(distances) // 2
-    offsets = torch.arange(length - 1, -length - 1, -1, device=queries.device)
-    falling = distances[offsets.clamp(-furthest, furthest) + furthest]  # r[L−1], …, r[−L]
+    places = torch.arange(length - 1 + furthest, furthest - length - 1, -1, device=queries.device)
+    places = places.clamp(0, 2 * furthest)
+    falling = distances[places]  # r[L−1], …, r[−L]
     found = []
     if by_queries:
         found.append(_shifted(queries @ falling.t()))
     if by_keys:
-        rising = distances[(-offsets).clamp(-furthest, furthest) + furthest]
-        found.append(_shifted(keys @ (rising if literal else falling).t()).transpose(-1, -2))
+        seen_from_keys = distances[2 * furthest - places] if literal else falling
+        found.append(_shifted(keys @ seen_from_keys.t()).transpose(-1, -2))
     return found[0] if len(found) == 1 else found[0] + found[1]
 
 
