@@ -12,6 +12,7 @@ made by ``faster.py``, which plans them from data sets and methods.
 """
 
 import argparse
+import hashlib
 import re
 import shlex
 import sys
@@ -29,6 +30,8 @@ from depthwise.config import DataConfig, Recipe, read_recipe
 EVALUATIONS = Path(__file__).with_name("evaluations.yaml")
 IN_ADVANCE = "faster"
 """Begins the names of tables that have a plan of their own."""
+LONGEST = 200
+"""Letters of a run's name; what is left out of a longer one is told apart by its hash."""
 VALID = "valid"
 """Always evaluated: it decides which seed is quoted."""
 
@@ -83,9 +86,10 @@ def jobs_of(rows: Mapping[str, Sequence[str]], seeds: Sequence[int], ways: Mappi
 
 
 def _name(recipe: str, changes: Sequence[str]) -> str:
-    """The recipe, and what its changes set."""
+    """The recipe, and what its changes set; file systems know no names much longer than that."""
     words = [recipe.rpartition("/")[2], *(re.sub(r"[^\w.]+", "_", change) for change in changes)]
-    return "-".join(words)
+    name = "-".join(words)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _split(each: Evaluation) -> str:

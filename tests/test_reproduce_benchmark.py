@@ -100,6 +100,16 @@ def test_who_begins_with_another_waits(reproduce: Any) -> None:
     assert taught.needs == ("alberta-small-wanted", teacher)
 
 
+def test_long_names_stay_short_and_apart(reproduce: Any) -> None:
+    changes = [f"training.optimizer.lr={number}" for number in range(9)]
+    one, other = (reproduce._name("start/classify", [*changes, last]) for last in ("seed=1", "seed=2"))
+    assert one != other
+    assert max(map(len, (one, other))) <= reproduce.LONGEST + 9
+    assert reproduce._name("start/classify", changes[:2]) == "-".join(
+        ["classify", "training.optimizer.lr_0", "training.optimizer.lr_1"]
+    )
+
+
 def test_scripts_make_results_that_look_at_other_runs(reproduce: Any) -> None:
     ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))
     found = reproduce.evaluation("frontier-mr", ways)
