@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from depthwise.config import load_recipe, parse_recipe, recipe_yaml
+from depthwise.config import LatentTrainingConfig, load_recipe, parse_recipe, recipe_yaml
 from depthwise.errors import InputError
 from depthwise.evaluation import load_run, predict_all
 from depthwise.evaluation.head_importance import head_importance
@@ -58,6 +58,20 @@ def test_for_all_languages(latent_run: Path, depthwise: Depthwise, tmp_path: Pat
     assert run.model.config.decoder["num_layers"] == 2
     assert run.recipe.evaluation.gates is None
     assert depthwise("evaluate", tmp_path / "smaller", "--device", "cpu")[0] == 0
+
+
+def test_what_is_left_does_not_want_the_depth_of_training(
+    latent_run: Path, depthwise: Depthwise, tmp_path: Path
+) -> None:
+    """Two layers stay of three, where three were wanted: how gates were learned is no matter of what is left."""
+    recipe = load_recipe(latent_run / "recipe.yaml")
+    latent = LatentTrainingConfig(target_depth=(3,))
+    (latent_run / "recipe.yaml").write_text(
+        recipe_yaml(replace(recipe, training=replace(recipe.training, latent=latent)))
+    )
+    assert depthwise("prune", latent_run, tmp_path / "smaller")[0] == 0
+    code, _, errors = depthwise("evaluate", tmp_path / "smaller", "--device", "cpu")
+    assert code == 0, errors
 
 
 def test_for_one_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
@@ -173,7 +187,7 @@ def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, langu
     assert all(float(cell.replace(",", "")) > 0 for cell in cells["examples/s"])
 
 
-@pytest.mark.parametrize("language", [None, "yy"])
+@pytest.mark.parametrize("language", [None, "yy", "en-yy"])
 def test_what_was_measured_becomes_a_result(
     latent_run: Path, depthwise: Depthwise, tmp_path: Path, language: str | None
 ) -> None:

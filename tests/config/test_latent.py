@@ -63,6 +63,10 @@ def test_structures_that_cannot_be(options: dict[str, Any], message: str) -> Non
         ({"target_depth": (7,)}, "target_depth", "7 is more than the 6 layers of the decoder"),
         ({"target_depth": (3, 3)}, "target_depth", "2 depths for decoder; give one number"),
         ({"depth_weight": 0.5}, "depth_weight", "has no effect without target_depth"),
+        ({"depth_loss": "square"}, "depth_loss", "has no effect without target_depth"),
+        ({"utilisation": "samples"}, "utilisation", "has no effect without target_depth and sharing_weight"),
+        ({"beta": 0.0, "kl": "fairseq"}, "kl", "has no effect with a beta of 0; raise it"),
+        ({"beta": 0.0, "prior_counts": (1.0, 2.0)}, "prior_counts", "has no effect with a beta of 0"),
         ({"prior": "aggregated"}, "prior", "needs several languages"),
         ({"kl": "fairseq", "prior_counts": (1.0, 2.0)}, "prior_counts", "has no effect with kl fairseq"),
         ({"temperature_updates": 5}, "temperature_updates", "has no effect without final_temperature"),
@@ -88,6 +92,17 @@ def test_one_depth_for_each_side() -> None:
     assert "7 is more than the 6 layers of the encoder" in problem.message
 
 
+def test_a_depth_for_one_side_alone() -> None:
+    latent = LatentConfig(sides=("encoder", "decoder"))
+    options = LatentTrainingConfig(target_depth=(None, 6))
+    assert options.wanted(latent.sides) == {"decoder": 6}
+    assert not list(latent_problems(options, model(latent)))
+    assert LatentTrainingConfig(target_depth=(3,)).wanted(latent.sides) == {"encoder": 3, "decoder": 3}
+    assert LatentTrainingConfig().wanted(latent.sides) == {}
+    (problem,) = latent_problems(LatentTrainingConfig(target_depth=(None, 7)), model(latent))
+    assert "7 is more than the 6 layers of the decoder" in problem.message
+
+
 @pytest.mark.parametrize(
     ("training", "message"),
     [
@@ -95,6 +110,9 @@ def test_one_depth_for_each_side() -> None:
         ({"latent": {"inner_updates": 0}}, "give 1 or more"),
         ({"latent": {"prior_counts": [1, 0]}}, "are not two numbers above 0"),
         ({"latent": {"target_depth": 0}}, "give a number of layers, 1 or more"),
+        ({"latent": {"target_depth": [None, 0]}}, "give a number of layers, 1 or more"),
+        ({"latent": {"target_depth": [None]}}, "names no depth; give a number of layers, or leave it out"),
+        ({"latent": {"target_depth": ["x"]}}, "expected a list of whole numbers or null"),
         ({"latent": {"bta": 1}}, "did you mean training.latent.beta"),
     ],
 )

@@ -38,7 +38,7 @@ def miniature(recipe: Recipe, data: Mapping[str, Any], cache: str) -> Recipe:
     options["model"] = small_model(recipe.model)
     latent = options["training"]["latent"]
     if latent is not None and latent["target_depth"] is not None:
-        latent["target_depth"] = [min(depth, 2) for depth in latent["target_depth"]]
+        latent["target_depth"] = [depth and min(depth, 2) for depth in latent["target_depth"]]
     if recipe.training.depth_target is not None:
         options["training"]["depth_target"] = min(recipe.training.depth_target, 2)
     return parse_recipe(options, source="miniature")

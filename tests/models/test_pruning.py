@@ -72,6 +72,15 @@ def test_what_any_language_uses(build: Callable[..., Any], draw_batch: Callable[
     torch.testing.assert_close(again(**batch, **TOLD).logits, expected.logits)
 
 
+def test_sides_whose_gates_began_elsewhere(build: Callable[..., Any], draw_batch: Callable[..., Any]) -> None:
+    """The side that keeps its gates keeps the logit that they began with, too."""
+    model = gated(build, latent={**LATENT, "init": [-4.0, 5.0]})
+    smaller = pruned(model, layers_to_keep(layer_probabilities(model)))
+    assert (smaller.config.latent["sides"], smaller.config.latent["init"]) == (["decoder"], [5.0])
+    batch = draw_batch("seq2seq")
+    torch.testing.assert_close(smaller(**batch, **TOLD).logits, model(**batch, **TOLD).logits)
+
+
 def test_the_likeliest_layers(build: Callable[..., Any]) -> None:
     probabilities = layer_probabilities(gated(build))
     assert layers_to_keep(probabilities, keep=2).layers == {"encoder": (0, 2), "decoder": (0, 1)}

@@ -117,6 +117,19 @@ def test_the_wanted_depth_is_the_mean_over_languages() -> None:
     assert found == pytest.approx(0.1 * (float(layers.drawn.samples.detach().mean(0).sum()) - 3) ** 2)
 
 
+@pytest.mark.parametrize("sides", [("encoder", "decoder"), ("decoder", "encoder")])
+def test_a_depth_is_wanted_of_the_side_that_it_is_named_for(sides: tuple[str, ...]) -> None:
+    wanted = tuple(2 if side == "decoder" else None for side in sides)
+    training, model = learning(
+        LatentConfig(sides=sides), beta=0.0, soft_updates=0, anneal_updates=0, target_depth=wanted, depth_weight=0.5
+    )
+    layers = model.latent_layers()
+    used = float(layers["decoder"].probabilities.detach().sum())
+    assert float(passed(training, model, 1)) == pytest.approx(0.5 * abs(used - 2))
+    assert bool(layers["decoder"].logits.grad.any())
+    assert not layers["encoder"].logits.grad.any()
+
+
 def test_an_aggregated_prior_waits_until_the_weight_is_grown() -> None:
     options = {"beta": 1.0, "soft_updates": 0, "anneal_updates": 10}
     aggregated, model = learning(prior="aggregated", **options)
@@ -132,9 +145,17 @@ def test_an_aggregated_prior_waits_until_the_weight_is_grown() -> None:
 
 @pytest.mark.parametrize("prior", ["beta", "aggregated", "fairseq_aggregated"])
 def test_divergences_of_samples(prior: str) -> None:
-    training, model = learning(kl="fairseq", prior=prior, soft_updates=None, anneal_updates=0, sharing_weight=0.1)
-    assert float(passed(training, model, 1)) != 0
-    assert bool(model.latent_layers()["decoder"].logits.grad[0].any())
+    training, model = learning(kl="fairseq", prior=prior, beta=2.0, soft_updates=None, anneal_updates=0)
+    found, layers = float(passed(training, model, 1)), model.latent_layers()["decoder"]
+    samples, probabilities = layers.drawn.samples.detach(), layers.drawn.probabilities.detach()
+    priors = {
+        "beta": torch.full_like(samples[0], 0.5),
+        "aggregated": probabilities.mean(0),
+        "fairseq_aggregated": samples.sum(0) / samples.sum(),
+    }
+    wanted = (samples[0] * (samples[0].log() - priors[prior].log())).mean()
+    assert found == pytest.approx(2 * float(wanted), rel=1e-4)
+    assert bool(layers.logits.grad[0].any())
 
 
 def test_updates_of_the_logits_come_behind_those_of_the_weights() -> None:

@@ -164,10 +164,12 @@ def _console() -> Console:
 
 
 def _recipe(recipe: "Recipe", options: "ModelConfig", pairs: tuple[str, ...] | None) -> "Recipe":
-    """The recipe of the smaller run, for these pairs alone where there are any."""
-    training = recipe.training if options.latent is not None else replace(recipe.training, latent=None)
+    """The recipe of the smaller run, for these pairs alone where there are any; how gates were learned is over."""
     changed = replace(
-        recipe, model=_options(options), training=training, evaluation=replace(recipe.evaluation, gates=None)
+        recipe,
+        model=_options(options),
+        training=replace(recipe.training, latent=None),
+        evaluation=replace(recipe.evaluation, gates=None),
     )
     if pairs is None:
         return changed
@@ -232,10 +234,12 @@ def _by_language(
     probabilities: "Probabilities", kept: "Kept", language: str | None
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """The layers of each gated side of the run that every language, or the one that is asked for, still runs."""
+    from depthwise.models.pruning import languages_asked_for
+
+    named = languages_asked_for(probabilities, language)
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for side, layers in kept.layers.items():
-        names = probabilities[side] if language is None else [language]
-        found[side] = dict.fromkeys(names, layers)
+        found[side] = dict.fromkeys([named[side]] if side in named else probabilities[side], layers)
         if side in kept.gated:
             found[side] = {name: _likely(chances) for name, chances in probabilities[side].items()}
     return found
@@ -243,10 +247,11 @@ def _by_language(
 
 def _num_open(probabilities: "Probabilities", language: str | None) -> dict[str, float]:
     """How many layers of each side hard gates open: in the mean over languages, or in the one that is asked for."""
-    found = {}
+    from depthwise.models.pruning import languages_asked_for
+
+    named, found = languages_asked_for(probabilities, language), {}
     for side, by_language in probabilities.items():
-        named = [name for name in by_language if language is not None and name in language.split("-")]
-        numbers = [len(_likely(by_language[name])) for name in named or by_language]
+        numbers = [len(_likely(by_language[name])) for name in ([named[side]] if side in named else by_language)]
         found[side] = sum(numbers) / len(numbers)
     return found
 

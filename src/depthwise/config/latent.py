@@ -82,9 +82,9 @@ class LatentTrainingConfig:
     start (``fairseq_aggregated``)."""
     prior_counts: tuple[float, ...] = (1.0, 1.0)
     """a and b of the Beta prior."""
-    target_depth: tuple[int, ...] | None = None
+    target_depth: tuple[int | None, ...] | None = None
     """K, how many layers are wanted in the mean over languages: one number for all gated sides, or one for each. None
-    means as many as turn out useful."""
+    means as many as turn out useful, on both sides or, among two depths, on that side."""
     depth_weight: float = 0.1
     """λ, the weight of the distance to K."""
     depth_loss: str = "absolute"
@@ -103,6 +103,12 @@ class LatentTrainingConfig:
     final_temperature: float | None = None
     """τ at the end of ``temperature_updates``, to which it falls or rises in equal steps; none means that it stays."""
     temperature_updates: int = 10_000
+
+    def wanted(self, sides: tuple[str, ...]) -> dict[str, int]:
+        """K of each of these gated sides that has one."""
+        depths = self.target_depth or (None,)
+        each = zip(sides, depths * len(sides) if len(depths) == 1 else depths, strict=True)
+        return {side: depth for side, depth in each if depth is not None}
 
 
 def _sides(value: tuple[str, ...]) -> str | None:
@@ -125,8 +131,11 @@ def _counts(value: tuple[float, ...]) -> str | None:
     return f"{list(value)} are not two numbers above 0; give a and b, such as [1, 1]"
 
 
-def _depths(value: tuple[int, ...]) -> str | None:
-    return None if value and min(value) >= 1 else f"{list(value)} is too small; give a number of layers, 1 or more"
+def _depths(value: tuple[int | None, ...]) -> str | None:
+    wanted = [depth for depth in value if depth is not None]
+    if not wanted:
+        return "names no depth; give a number of layers, or leave it out"
+    return None if min(wanted) >= 1 else f"{wanted} is too small; give a number of layers, 1 or more"
 
 
 MODEL_RULES: Rules = {
@@ -186,14 +195,11 @@ def latent_problems(options: LatentTrainingConfig, model: "ModelConfig") -> Iter
     """What keeps the gates of this model from being trained so; both are right by themselves, and there are gates."""
     assert model.latent is not None
     sides, targets = model.latent.sides, options.target_depth
-    if targets is None:
-        if options.depth_weight != LatentTrainingConfig().depth_weight:
-            yield Problem("depth_weight", "has no effect without target_depth; give one, or remove it")
-    elif len(targets) not in (1, len(sides)):
+    if targets is not None and len(targets) not in (1, len(sides)):
         given = f"{len(targets)} depths for {' and '.join(sides)}"
         yield Problem("target_depth", f"{given}; give one number for all gated sides, or one for each")
     else:
-        for side, target in zip(sides, targets * (len(sides) if len(targets) == 1 else 1), strict=True):
+        for side, target in options.wanted(sides).items():
             num_layers = getattr(model, side).num_layers
             if target > num_layers:
                 message = f"{target} is more than the {num_layers} layers of the {side}; lower it, or add layers"
@@ -204,8 +210,22 @@ def latent_problems(options: LatentTrainingConfig, model: "ModelConfig") -> Iter
         yield Problem("prior", "fairseq_aggregated is no probability of a layer; use it with kl fairseq alone")
     if options.kl == "fairseq" and tuple(options.prior_counts) != (1, 1):
         yield Problem("prior_counts", "has no effect with kl fairseq, whose prior is one half; remove it")
-    if options.final_temperature is None and options.temperature_updates != LatentTrainingConfig().temperature_updates:
-        yield Problem("temperature_updates", "has no effect without final_temperature; give one, or remove it")
+    yield from _idle(options)
+
+
+def _idle(options: LatentTrainingConfig) -> Iterator[Problem]:
+    """Options that are not as they would be unless given, but change nothing beside the others."""
+    plain = LatentTrainingConfig()
+    has_target, has_sharing = options.target_depth is not None, options.sharing_weight > 0
+    for names, is_of_use, needed in (
+        (("depth_weight", "depth_loss"), has_target, "without target_depth; give one"),
+        (("utilisation",), has_target or has_sharing, "without target_depth and sharing_weight; give one"),
+        (("kl", "prior", "prior_counts"), options.beta > 0, "with a beta of 0; raise it"),
+        (("temperature_updates",), options.final_temperature is not None, "without final_temperature; give one"),
+    ):
+        for name in names:
+            if not is_of_use and getattr(options, name) != getattr(plain, name):
+                yield Problem(name, f"has no effect {needed}, or remove it")
 
 
 def idle_latent(training: Any, model: Mapping[str, Any]) -> Iterator[Problem]:

@@ -134,6 +134,8 @@ def _unknown(name: str, path: str, findings: Findings, sections: Mapping[str, ty
 
 def _coerce(value: Any, hint: Any, path: str, findings: Findings, sections: Mapping[str, type[Any]]) -> Any:
     """The value in the form that a dataclass keeps; what does not fit stays as it is, for the type check to report."""
+    if value is None:
+        return None
     for kind in _alternatives(hint):
         if isinstance(value, Mapping) and is_dataclass(kind) and isinstance(kind, type):
             return _build(kind, value, path, findings, sections)
@@ -205,7 +207,8 @@ def _word(kind: Any) -> str:
     if get_origin(kind) is tuple:
         length = _length(kind)
         count = "" if length is None else f"{length} "
-        return f"a list of {count}{_PLURALS[get_args(kind)[0]]}"
+        of_items, *rest = _alternatives(get_args(kind)[0])
+        return f"a list of {count}{_PLURALS[of_items]}{' or null' if rest else ''}"
     if is_dataclass(kind) and isinstance(kind, type):
         return f"a mapping of {kind.__name__.removesuffix('Config').lower()} options"
     return _WORDS[get_origin(kind) or kind]

@@ -62,7 +62,7 @@ def layers_to_keep(probabilities: Probabilities, language: str | None = None, ke
     That is in one language, or in both of a pair such as ``en-de``; without one, what any language uses, or by the mean
     of their probabilities.
     """
-    named = _named(probabilities, language)
+    named = languages_asked_for(probabilities, language)
     layers, gated = {}, []
     for side, by_language in probabilities.items():
         wanted = [by_language[named[side]]] if side in named else list(by_language.values())
@@ -86,8 +86,8 @@ def layers_to_keep(probabilities: Probabilities, language: str | None = None, ke
     return Kept(layers, tuple(gated))
 
 
-def _named(probabilities: Probabilities, language: str | None) -> dict[str, str]:
-    """The language that is asked for on each side that has gates for it."""
+def languages_asked_for(probabilities: Probabilities, language: str | None) -> dict[str, str]:
+    """The language that is meant on each side that has gates for it, where one, or a pair of them, is named."""
     if language is None:
         return {}
     source, dash, target = language.partition("-")
@@ -104,7 +104,7 @@ def _named(probabilities: Probabilities, language: str | None) -> dict[str, str]
 
 def pairs_translated(pairs: Sequence[str], probabilities: Probabilities, language: str) -> tuple[str, ...]:
     """Those of a run's pairs that the layers of a language are for, or the one that is named; there has to be one."""
-    named = _named(probabilities, language)
+    named = languages_asked_for(probabilities, language)
     parts = {pair: dict(zip(("encoder", "decoder"), pair.split("-"), strict=True)) for pair in pairs}
     of_language = tuple(pair for pair, sides in parts.items() if named.items() <= sides.items())
     found = tuple(pair for pair in of_language if pair == language) if "-" in language else of_language
@@ -131,7 +131,8 @@ def pruned(model: Model, kept: Kept) -> Model:
                 "languages differ in the layers that they use, which an imported model cannot tell apart; name one "
                 "with --language, or say how many layers are to stay with --keep"
             )
-        latent = replace(options.latent, sides=kept.gated, gates="hard")
+        first = tuple(map(options.latent.first_logit, kept.gated))
+        latent = replace(options.latent, sides=kept.gated, init=first, gates="hard")
     return rebuilt(model, replace(options, **stacks, latent=latent, policy=None), _weights(model, kept, options))
 
 

@@ -105,8 +105,8 @@ class LatentTraining:
         """What is added to the loss of the pass that was just made over this batch."""
         assert self._numbers is not None
         beta, depth_weight, sharing_weight, is_grown = self._numbers.unbind()
-        total = beta.new_zeros(())
-        for number, (side, layers) in enumerate(self._layers.items()):
+        total, wanted = beta.new_zeros(()), self.options.wanted(self.structure.sides)
+        for side, layers in self._layers.items():
             drawn = layers.drawn
             assert drawn is not None
             probabilities, samples = drawn.probabilities.float(), drawn.samples.float()
@@ -114,9 +114,8 @@ class LatentTraining:
             languages = batch.get(LANGUAGES[side])
             total = total + beta * _of_languages(divergence, languages)
             used = (probabilities if self.options.utilisation == "probabilities" else samples).mean(0)
-            if self.options.target_depth is not None:
-                target = self.options.target_depth[number if len(self.options.target_depth) > 1 else 0]
-                distance = depth_distance(used, float(target), squared=self.options.depth_loss == "square")
+            if side in wanted:
+                distance = depth_distance(used, float(wanted[side]), squared=self.options.depth_loss == "square")
                 total = total + depth_weight * distance
             if self.options.sharing_weight:
                 total = total + sharing_weight * sharing_entropy(used)
