@@ -201,12 +201,17 @@ def best_constant(qualities: Mapping[int, float], mean_depth: float, sign: int) 
 
 
 def reduced(run: Run, *, every_other: bool, share: float) -> Run:
-    """The run without every other layer, or without the heads that matter least."""
+    """The run without every other layer, or without the heads that matter least.
+
+    Where blocks take turns, every other layer may be every other block; the first half of the layers, in which each
+    block has its turn, stays then.
+    """
     stack = run.model.model.encoder.stack
     if every_other and stack.block_of is None:
         stack.layers = stack.layers[::2]
     elif every_other:
-        stack.block_of = stack.block_of[::2]
+        kept = stack.block_of[::2]
+        stack.block_of = kept if set(kept) == set(stack.block_of) else stack.block_of[: len(kept)]
     if every_other:
         run.model.model.config.num_hidden_layers = stack.num_layers
     if not share:

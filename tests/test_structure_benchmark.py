@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,3 +97,13 @@ def test_every_other_layer_is_left_out(
     with pytest.raises(SystemExit):
         speeds_of(make_run("structured classes"), "--every-other")
     assert "decides on its layers by itself; leave --every-other out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kept"), [([0, 0, 1, 1], [0, 1]), ([0, 1, 0, 1], [0, 1]), ([0, 1, 2, 0, 1, 2], [0, 2, 1])]
+)
+def test_half_of_the_layers_run_all_blocks_if_they_can(structure: Any, blocks: list[int], kept: list[int]) -> None:
+    stack = SimpleNamespace(block_of=blocks, num_layers=len(kept))
+    inner = SimpleNamespace(encoder=SimpleNamespace(stack=stack), config=SimpleNamespace())
+    structure.reduced(SimpleNamespace(model=SimpleNamespace(model=inner)), every_other=True, share=0.0)
+    assert stack.block_of == kept

@@ -278,3 +278,5 @@ def test_errors() -> None:
         MaskingOptions(rate=1.0, units="letters", max_ngram=0, mask_share=0.95, seed=-1)
     names = [problem.option for problem in caught.value.problems]
     assert names == ["rate", "units", "max_ngram", "mask_share", "seed"]
+    with pytest.raises(ConfigError, match=r"max_ngram.*has no effect on words; set units to ngrams"):
+        MaskingOptions(units="words", max_ngram=5)

@@ -122,6 +122,20 @@ def test_other_policies_have_no_say() -> None:
         predictor().use(Patience(PatienceConfig(patience=2)))
 
 
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (FixedDepth(FixedDepthConfig(depth=9)), "9 layers cannot run here; give a depth from"),
+        (FixedDepth(FixedDepthConfig(depth=0)), "0 layers cannot run here"),
+        (StructureExit(StructureExitConfig(threshold=1.5)), "1.5 is no share; give a threshold from 0 to 1"),
+        (StructureExit(StructureExitConfig(threshold=float("nan"))), "nan is no share"),
+    ],
+)
+def test_settings_out_of_range_are_refused(policy: FixedDepth | StructureExit, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        predictor().use(policy)
+
+
 @pytest.mark.parametrize("summary", ["first", "first_tanh", "mean", "max"])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_padding_has_no_say(states: torch.Tensor, summary: str, normalized: bool) -> None:

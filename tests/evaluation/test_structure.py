@@ -1,5 +1,6 @@
 """Runs that say by themselves how many layers they need: evaluated, swept and calibrated."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,23 @@ def test_what_is_tried(run: Run) -> None:
     assert {options.depth for options in policies_to_try(run) if isinstance(options, FixedDepthConfig)} == {1, 2, 3, 4}
 
 
+def test_without_sums_no_threshold_is_tried(make_run: MakeRun) -> None:
+    """Of single chances hardly one reaches a threshold: the likeliest number decides, unless somebody asks for more."""
+    folder = make_run("structured classes")
+    config = json.loads((folder / "config.json").read_text())
+    config["structure"]["cumulative"] = False
+    (folder / "config.json").write_text(json.dumps(config))
+    run = load_run(folder, device="cpu")
+    likeliest = StructureExitConfig(stops="argmax")
+    assert own_policy(run.model) == chosen_policy(run.model, folder) == likeliest
+    assert setting_of(likeliest) == {"stops": "argmax"}
+    assert [options for options in policies_to_try(run) if isinstance(options, StructureExitConfig)] == [likeliest]
+    with pytest.raises(ConfigError, match=r"policy\.threshold.*has no effect where the likeliest number decides"):
+        chosen_policy(run.model, folder, ["policy.threshold=0.1"])
+    asked = chosen_policy(run.model, folder, ["policy.stops=threshold", "policy.threshold=0.1"])
+    assert asked == StructureExitConfig(stops="threshold", threshold=0.1)
+
+
 def test_points_are_evaluations(run: Run) -> None:
     spread(run)
     examples = read_examples(run.task, "test")
@@ -125,7 +143,7 @@ def test_strict_thresholds_are_low(run: Run) -> None:
 def test_names_and_words() -> None:
     assert setting_of(StructureExitConfig()) == {"threshold": 0.7}
     assert in_file_names(StructureExitConfig(threshold=0.5)) == "structure-0.5"
-    assert in_file_names(StructureExitConfig(stops="argmax")) == "structure-0.7-argmax"
+    assert in_file_names(StructureExitConfig(stops="argmax")) == "structure-argmax"
 
 
 def test_its_own_policy_is_what_its_options_name(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Options of masked language modelling, as plain data: which tokens are to be guessed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,12 +34,13 @@ def _rate(value: float) -> str | None:
     return None if 0 < value < 1 else f"{value} is no share of a text; give a number between 0 and 1"
 
 
-def share_problem(masking: MaskingConfig) -> Problem | None:
-    """What is wrong with both shares together."""
-    if masking.mask_share + masking.random_share <= 1 + 1e-9:
-        return None
-    message = f"{masking.mask_share} and random_share {masking.random_share} are more than the whole; lower one of them"
-    return Problem("mask_share", message)
+def masking_problems(masking: MaskingConfig) -> Iterator[Problem]:
+    """What is wrong with options together; each is right by itself."""
+    if masking.mask_share + masking.random_share > 1 + 1e-9:
+        both = f"{masking.mask_share} and random_share {masking.random_share}"
+        yield Problem("mask_share", f"{both} are more than the whole; lower one of them")
+    if masking.units in ("tokens", "words") and masking.max_ngram != MaskingConfig().max_ngram:
+        yield Problem("max_ngram", f"has no effect on {masking.units}; set units to ngrams, or remove it")
 
 
 RULES: Rules = {

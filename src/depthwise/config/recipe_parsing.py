@@ -11,7 +11,7 @@ from depthwise.config.exit_training import without_effect as idle_exit_options
 from depthwise.config.latent import GATE_MODES, idle_latent
 from depthwise.config.latent import TRAINING_RULES as LATENT_RULES
 from depthwise.config.masking import RULES as MASKING_RULES
-from depthwise.config.masking import MaskingConfig, share_problem
+from depthwise.config.masking import MaskingConfig, masking_problems
 from depthwise.config.model import ModelConfig
 from depthwise.config.parsing import (
     Findings,
@@ -153,8 +153,9 @@ def _relation_problems(recipe: Recipe, broken: set[str]) -> Iterator[Problem]:
         yield from without_effect(recipe)
     if isinstance(recipe.tokenizer, TokenizerConfig) and recipe.tokenizer.path and recipe.tokenizer.codes:
         yield Problem("tokenizer.codes", "is given beside tokenizer.path; give one of them")
-    if isinstance(recipe.masking, MaskingConfig) and (shares := share_problem(recipe.masking)) is not None:
-        yield Problem(f"masking.{shares.option}", shares.message)
+    if isinstance(recipe.masking, MaskingConfig):
+        for problem in masking_problems(recipe.masking):
+            yield Problem(f"masking.{problem.option}", problem.message)
     if isinstance(recipe.model, Mapping):
         yield from _model_problems(recipe)
         yield from _exit_training_problems(recipe, broken)

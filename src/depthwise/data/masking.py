@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from depthwise.config.masking import RULES, MaskingConfig, share_problem
+from depthwise.config.masking import RULES, MaskingConfig, masking_problems
 from depthwise.config.parsing import option_problems
 from depthwise.data.collate import IGNORED, padded
 from depthwise.data.lines import LineReport
@@ -44,9 +44,7 @@ class MaskingOptions(MaskingConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems = list(option_problems(self, RULES))
-        if (problem := share_problem(self)) is not None:
-            problems.append(problem)
+        problems = [*option_problems(self, RULES), *masking_problems(self)]
         if self.seed < 0:
             problems.append(Problem("seed", f"{self.seed} is negative; give 0 or more"))
         if problems:

@@ -123,6 +123,11 @@ class StructurePredictor(nn.Module):
         """From now on, outside training, let rows stop by this policy, or none of them."""
         if policy is not None and not isinstance(policy, FixedDepth | StructureExit):
             raise InputError("this model says by itself how many layers it needs; use the policy structure or fixed")
+        least, most = self.num_static, self.num_static + self.num_adaptive
+        if isinstance(policy, FixedDepth) and not least <= policy.options.depth <= most:
+            raise InputError(f"{policy.options.depth} layers cannot run here; give a depth from {least} to {most}")
+        if isinstance(policy, StructureExit) and not 0 <= policy.options.threshold <= 1:
+            raise InputError(f"{policy.options.threshold} is no share; give a threshold from 0 to 1")
         object.__setattr__(self, "_policy", policy)  # not a part of the predictor
 
     def probabilities(self, states: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B n"]:

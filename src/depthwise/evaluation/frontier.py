@@ -37,7 +37,14 @@ from depthwise.data.progress import shown
 from depthwise.errors import InputError
 from depthwise.evaluation.comparing import check_comparable
 from depthwise.evaluation.evaluating import Outcome, outcome_of, settings
-from depthwise.evaluation.policies import check_of_one_side, decides_itself, is_of_sources, own_policy, setting_of
+from depthwise.evaluation.policies import (
+    by_structure,
+    check_of_one_side,
+    decides_itself,
+    is_of_sources,
+    own_policy,
+    setting_of,
+)
 from depthwise.evaluation.results import RESULTS, examples_digest, finite, replace_file, strict_json, weights_digest
 from depthwise.evaluation.runs import Run, by_policy
 from depthwise.evaluation.timing import hardware
@@ -212,7 +219,7 @@ def policies_to_try(run: Run) -> list[PolicyConfig]:
     own, found = own_policy(run.model), fixed_depths(run)
     found += [] if own is None else _around(own)
     if decides_itself(run.model):
-        found += _around(StructureExitConfig())
+        found += _around(by_structure(run.model, StructureExitConfig()))
     else:
         found += _untrained(run, len(run.model.config.options.exit_depths))
     return _once(found)

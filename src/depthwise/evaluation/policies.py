@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,17 @@ def own_policy(model: DepthwisePreTrainedModel) -> PolicyConfig | None:
     named = model.config.options.policy
     found = None if named is None else parse_policy(named)
     if decides_itself(model):
-        return StructureExitConfig() if found is None else found
+        return by_structure(model, StructureExitConfig() if found is None else found)
     return found if isinstance(found, UNTRAINED) else None
+
+
+def by_structure(model: DepthwisePreTrainedModel, options: PolicyConfig) -> PolicyConfig:
+    """A policy that says by what a structure stops, where that is left to the model: without sums (RevPC) no threshold
+    has a say."""
+    structure = model.config.options.structure
+    if structure is None or not isinstance(options, StructureExitConfig) or options.stops is not None:
+        return options
+    return options if structure.cumulative else replace(options, stops="argmax")
 
 
 def decides_itself(model: DepthwisePreTrainedModel) -> bool:
@@ -96,9 +105,9 @@ def chosen_policy(model: DepthwisePreTrainedModel, name: str | Path, changes: Se
         if not issubclass(POLICIES[kind], BY_STRUCTURE):
             raise InputError(f"{name} says by itself how many layers it needs; use the policy structure or fixed")
         is_own = is_own or kind == StructureExitConfig.kind
-        own = own if own is not None and kind == own.kind else StructureExitConfig()
+        own = own if own is not None and kind == own.kind else by_structure(model, StructureExitConfig())
     elif kind == StructureExitConfig.kind and model.config.structure is not None:
-        is_own, own = True, StructureExitConfig()
+        is_own, own = True, by_structure(model, StructureExitConfig())
     if not is_own and isinstance(kind, str) and kind in POLICIES and not issubclass(POLICIES[kind], UNTRAINED):
         has = "no policy of its own" if own is None else f"the policy {own.kind}"
         raise InputError(
@@ -193,7 +202,8 @@ def setting_of(options: PolicyConfig) -> dict[str, Any]:
         value = getattr(options, name, None)
         if name not in usual or (name not in ALWAYS_SHOWN and value == usual[name]):
             continue
-        if name == "threshold" and getattr(options, "decision", None) == "sample":
+        is_idle = getattr(options, "decision", None) == "sample" or getattr(options, "stops", None) == "argmax"
+        if name == "threshold" and is_idle:
             continue
         if isinstance(value, tuple):
             value = value[0] if len(value) == 1 else list(value)
