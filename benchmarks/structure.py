@@ -5,6 +5,7 @@
     python benchmarks/structure.py speeds runs/alberta-small-sst2 --beside runs/alberta-small-fixed-sst2 --at 0.5 0.9
     python benchmarks/structure.py lengths runs/alberta-small-sst2 --beside runs/alberta-small-fixed-sst2 --plot out.png
     python benchmarks/structure.py draw lengths.json --plot out.png
+    python benchmarks/structure.py thresholds docs/results/structure.json --plot out.png
 
 ``depths`` runs examples of a split one by one: mean and deviation of the depths that were expected and run, and how
 they go with length and loss of an example (Pearson). A deviation of 0 means that all inputs are the same to it.
@@ -14,7 +15,9 @@ and the best *constant* depth of the same network that is no deeper than its mea
 in batches of 1 and 32 rows of the same texts, from tokens to answers; it also takes runs with exits, and what becomes
 of others once every other layer is left out (LayerDrop) or a share of the heads (--heads). ``lengths`` times text of
 every length, in batches of 1 and 32, at several thresholds and by the run beside; without one, a threshold of 0 stands
-for it. The text is that of a split. ``draw`` makes the figure from what ``lengths --json FILE`` kept.
+for it. The text is that of a split. ``draw`` makes the figure from what ``lengths --json FILE`` kept. ``thresholds``
+draws what γ does, layers that run and quality that is lost against all of them, for every frontier that ``results.py``
+collected into a file; --only names a pattern of the commands that are shown.
 
 A setting is a threshold γ, ``full``, ``patience-4`` or the name of one that ``depthwise calibrate`` found. With --name,
 what was found becomes a result of the run, which ``results.py`` collects.
@@ -24,10 +27,12 @@ import argparse
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +77,7 @@ JUDGING = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a run that says how many layers it needs makes of its inputs.")
-    parser.add_argument("what", choices=["depths", "frontier", "speeds", "lengths", "draw"])
+    parser.add_argument("what", choices=["depths", "frontier", "speeds", "lengths", "draw", "thresholds"])
     parser.add_argument("run", type=Path)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--limit", type=int, default=1000, help="examples whose depths are looked at, at most")
@@ -83,12 +88,17 @@ def main() -> None:
     parser.add_argument("--name", help="of the result that is written into the run")
     parser.add_argument("--json", type=Path, help="where numbers are kept")
     parser.add_argument("--plot", type=Path, help="where speed-up against length is drawn")
+    parser.add_argument("--only", default="", help="commands of collected runs that this pattern is found in")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    if options.what == "draw":
+    if options.what in ("draw", "thresholds"):
         if options.plot is None:
             parser.error("say where the figure goes, with --plot FILE")
-        plot(json.loads(options.run.read_text(encoding="utf-8")), options.plot)
+        kept = json.loads(options.run.read_text(encoding="utf-8"))
+        if options.what == "draw":
+            plot(kept, options.plot)
+        else:
+            plot_thresholds(by_threshold(kept, options.only), options.plot)
         return
     run = load_run(options.run, device=options.device)
     if options.what != "speeds" and run.model.structure is None:
@@ -313,6 +323,48 @@ def plot(found: list[dict[str, float]], path: Path) -> None:
     axes[0].set_ylabel("times as fast as the fixed depth")
     axes[-1].legend()
     figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def by_threshold(records: Sequence[Mapping[str, Any]], only: str) -> dict[str, list[tuple[float, float, float]]]:
+    """γ, the layers that run and what is lost against all layers, of every run with a frontier, by its command."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for record in records:
+        command = " ".join(word for word in record["command"].split()[2:] if not word.startswith("seed="))
+        for name, result in record["results"].items():
+            if "frontier-" not in name or not re.search(only, command):
+                continue
+            metrics = result["metrics"]
+            whole = max((key for key in metrics if re.fullmatch(r"depth-\d+", key)), key=lambda key: int(key[6:]))
+            gammas = sorted(float(key[6:]) for key in metrics if re.fullmatch(r"gamma-[\d.]+", key))
+            found[command] = [
+                (gamma, metrics[f"gamma-{gamma:g}_layers"], metrics[whole] - metrics[f"gamma-{gamma:g}"])
+                for gamma in gammas
+            ]
+    return found
+
+
+def in_short(command: str) -> str:
+    """The recipe of a command, and what was changed of it, without paths."""
+    recipe, *changes = shlex.split(command)
+    told = [change.partition("=") for change in changes if "/" not in change and "{" not in change]
+    return ", ".join([recipe.rpartition("/")[2], *(f"{key.rpartition('.')[2]} {value}" for key, _, value in told)])
+
+
+def plot_thresholds(found: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, (layers, lost) = plt.subplots(1, 2, figsize=(11, 5.5), layout="constrained")
+    for number, (command, points) in enumerate(found.items()):
+        gammas, depths, losses = zip(*points, strict=True)
+        style = {"marker": "osvD^<>Xph"[number % 10], "markersize": 4, "label": in_short(command)}
+        layers.plot(gammas, depths, **style)
+        lost.plot(gammas, losses, **style)
+    layers.set(xlabel="γ", ylabel="layers that run, in the mean")
+    lost.set(xlabel="γ", ylabel="points lost against all layers")
+    for axis in (layers, lost):
+        axis.grid(alpha=0.3)
+    figure.legend(*lost.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=150)
 
 

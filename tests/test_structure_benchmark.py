@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,3 +108,21 @@ def test_half_of_the_layers_run_all_blocks_if_they_can(structure: Any, blocks: l
     inner = SimpleNamespace(encoder=SimpleNamespace(stack=stack), config=SimpleNamespace())
     structure.reduced(SimpleNamespace(model=SimpleNamespace(model=inner)), every_other=True, share=0.0)
     assert stack.block_of == kept
+
+
+def test_what_thresholds_do_is_drawn_from_records(
+    structure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = {"depth-3": 70.0, "depth-12": 80.0, "gamma-0.5": 75.0, "gamma-0.5_layers": 6.0}
+    metrics |= {"gamma-0.1": 80.0, "gamma-0.1_layers": 12.0}
+    results = {"frontier-x": {"metrics": metrics}, "valid": {"metrics": {"accuracy": 1.0}}}
+    command = "depthwise train classification/x seed=1 training.depth_cost=0.1 'model.structure={num_static: 2}'"
+    records = [{"command": command, "results": results}, {"command": "depthwise train tagging/y", "results": results}]
+    found = structure.by_threshold(records, "^classification")
+    assert list(found.values()) == [[(0.1, 12.0, 0.0), (0.5, 6.0, 5.0)]]
+    assert structure.in_short(*found) == "x, depth_cost 0.1"
+    (tmp_path / "records.json").write_text(json.dumps(records))
+    told = ["structure.py", "thresholds", str(tmp_path / "records.json"), "--plot", str(tmp_path / "out.png")]
+    monkeypatch.setattr(sys, "argv", told)
+    structure.main()
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
