@@ -13,11 +13,12 @@ they go with length and loss of an example (Pearson). A deviation of 0 means tha
 and the best *constant* depth of the same network that is no deeper than its mean, rounded up to whole layers.
 ``speeds`` says how good settings are and how many times as fast as the run beside, and as all layers of the same run,
 in batches of 1 and 32 rows of the same texts, from tokens to answers; it also takes runs with exits, and what becomes
-of others once every other layer is left out (LayerDrop) or a share of the heads (--heads). ``lengths`` times text of
-every length, in batches of 1 and 32, at several thresholds and by the run beside; without one, a threshold of 0 stands
-for it. The text is that of a split. ``draw`` makes the figure from what ``lengths --json FILE`` kept. ``thresholds``
-draws what γ does, layers that run and quality that is lost against all of them, for every frontier that ``results.py``
-collected into a file; --only names a pattern of the commands that are shown.
+of others without half of the layers (--every-other, for LayerDrop; the second half where blocks take turns) or without
+a share of the heads (--heads). ``lengths`` times text of every length, in batches of 1 and 32, at several thresholds
+and by the run beside; without one, a threshold of 0 stands for it. The text is that of a split. ``draw`` makes the
+figure from what ``lengths --json FILE`` kept. ``thresholds`` draws what γ does, layers that run and quality that is
+lost against all of them, for every frontier that ``results.py`` collected into a file; --only names a pattern of the
+commands that are shown.
 
 A setting is a threshold γ, ``full``, ``patience-4`` or the name of one that ``depthwise calibrate`` found. With --name,
 what was found becomes a result of the run, which ``results.py`` collects.
@@ -53,6 +54,7 @@ from depthwise.evaluation import (
     policies_to_try,
     predict_rows,
     read_examples,
+    read_settings,
     setting_named,
     setting_of,
     strict_json,
@@ -83,7 +85,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000, help="examples whose depths are looked at, at most")
     parser.add_argument("--at", nargs="+", default=[f"{StructureExitConfig.threshold:g}"], help="settings")
     parser.add_argument("--beside", type=Path, help="a run of fixed depth to compare with")
-    parser.add_argument("--every-other", action="store_true", help="leave every other layer of the run out")
+    parser.add_argument("--every-other", action="store_true", help="leave half of the layers of the run out")
     parser.add_argument("--heads", type=float, default=0.0, help="leave this share of its heads out")
     parser.add_argument("--name", help="of the result that is written into the run")
     parser.add_argument("--json", type=Path, help="where numbers are kept")
@@ -116,6 +118,8 @@ def main() -> None:
             found = metrics = depths(run, options.split, options.limit, setting(run, options.at[0]))
         elif options.what == "frontier":
             found = metrics = frontier(run, beside, options.split, options.limit, setting(run, options.at[0]))
+            if (calibrated := read_settings(run.folder).get(options.at[0])) is not None:
+                metrics["goal_met"] = float(calibrated.budget_met)
         else:
             smaller = reduced(run, every_other=options.every_other, share=options.heads)
             found = metrics = speeds(smaller, beside, options.split, options.at)
@@ -327,8 +331,11 @@ def plot(found: list[dict[str, float]], path: Path) -> None:
 
 
 def by_threshold(records: Sequence[Mapping[str, Any]], only: str) -> dict[str, list[tuple[float, float, float]]]:
-    """γ, the layers that run and what is lost against all layers, of every run with a frontier, by its command."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    """γ, the layers that run and what is lost against all layers, of every run with thresholds, by its command.
+
+    Of several seeds the mean.
+    """
+    found: dict[str, list[list[tuple[float, float, float]]]] = {}
     for record in records:
         command = " ".join(word for word in record["command"].split()[2:] if not word.startswith("seed="))
         for name, result in record["results"].items():
@@ -336,19 +343,26 @@ def by_threshold(records: Sequence[Mapping[str, Any]], only: str) -> dict[str, l
                 continue
             metrics = result["metrics"]
             whole = max((key for key in metrics if re.fullmatch(r"depth-\d+", key)), key=lambda key: int(key[6:]))
-            gammas = sorted(float(key[6:]) for key in metrics if re.fullmatch(r"gamma-[\d.]+", key))
-            found[command] = [
+            points = [
                 (gamma, metrics[f"gamma-{gamma:g}_layers"], metrics[whole] - metrics[f"gamma-{gamma:g}"])
-                for gamma in gammas
+                for gamma in sorted(float(key[6:]) for key in metrics if re.fullmatch(r"gamma-[\d.]+", key))
             ]
-    return found
+            if points:
+                found.setdefault(command, []).append(points)
+    return {
+        command: [(float(gamma), float(layers), float(lost)) for gamma, layers, lost in np.mean(seeds, axis=0)]
+        for command, seeds in found.items()
+    }
 
 
 def in_short(command: str) -> str:
-    """The recipe of a command, and what was changed of it, without paths."""
+    """The recipe of a command, and what was changed of it, without folders and sections."""
     recipe, *changes = shlex.split(command)
-    told = [change.partition("=") for change in changes if "/" not in change and "{" not in change]
-    return ", ".join([recipe.rpartition("/")[2], *(f"{key.rpartition('.')[2]} {value}" for key, _, value in told)])
+    told = [change.partition("=") for change in changes if "{" not in change]
+    words = (
+        f"{key.removeprefix('training.').removeprefix('model.')} {value.rpartition('/')[2]}" for key, _, value in told
+    )
+    return ", ".join([recipe.rpartition("/")[2], *words])
 
 
 def plot_thresholds(found: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:

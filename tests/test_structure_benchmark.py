@@ -117,10 +117,19 @@ def test_what_thresholds_do_is_drawn_from_records(
     metrics |= {"gamma-0.1": 80.0, "gamma-0.1_layers": 12.0}
     results = {"frontier-x": {"metrics": metrics}, "valid": {"metrics": {"accuracy": 1.0}}}
     command = "depthwise train classification/x seed=1 training.depth_cost=0.1 'model.structure={num_static: 2}'"
-    records = [{"command": command, "results": results}, {"command": "depthwise train tagging/y", "results": results}]
+    other = {"frontier-x": {"metrics": {**metrics, "gamma-0.5": 73.0, "gamma-0.5_layers": 4.0}}}
+    single = {"frontier-x": {"metrics": {"depth-12": 80.0}}}  # the likeliest number decides: there are no thresholds
+    records = [
+        {"command": command, "results": results},
+        {"command": command.replace("seed=1", "seed=2"), "results": other},
+        {"command": "depthwise train classification/z", "results": single},
+        {"command": "depthwise train tagging/y", "results": results},
+    ]
     found = structure.by_threshold(records, "^classification")
-    assert list(found.values()) == [[(0.1, 12.0, 0.0), (0.5, 6.0, 5.0)]]
+    assert list(found.values()) == [[(0.1, 12.0, 0.0), (0.5, 5.0, 6.0)]]
     assert structure.in_short(*found) == "x, depth_cost 0.1"
+    taught = "tagging/y model.from=runs/one training.teacher.run=runs/other"
+    assert structure.in_short(taught) == "y, from one, teacher.run other"
     (tmp_path / "records.json").write_text(json.dumps(records))
     told = ["structure.py", "thresholds", str(tmp_path / "records.json"), "--plot", str(tmp_path / "out.png")]
     monkeypatch.setattr(sys, "argv", told)

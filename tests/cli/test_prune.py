@@ -100,6 +100,7 @@ def test_a_number_of_layers(latent_run: Path, depthwise: Depthwise, tmp_path: Pa
     ("arguments", "message"),
     [
         (["--language", "zz"], "zz is no language of these gates; the decoder has layers for xx, yy"),
+        (["--language", ""], '"" is no language of these gates; the decoder has layers for xx, yy'),
         (["--language", "zz-yy"], "this run does not translate zz-yy; it knows en-xx, en-yy: name one of these pairs"),
         (["--language", "xx-yy", "--measure"], "this run does not translate xx-yy; it knows en-xx, en-yy"),
         (["--language", "-yy"], "this run does not translate -yy; it knows en-xx, en-yy"),

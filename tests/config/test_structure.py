@@ -70,6 +70,7 @@ def test_groups_of_neighbouring_layers(num_layers: int, groups: int, blocks: lis
         ({"structure": {}}, "structure.num_static required but missing"),
         ({"structure": {"num_static": 0}}, "structure.num_static 0 is too small"),
         ({"structure": {"num_static": 6}}, "structure.num_static 6 leaves none of 6 layers to decide about"),
+        ({"structure": {"num_static": 5}}, "structure.num_static 5 leaves one of 6 layers, which then always runs"),
         (
             {"structure": {"num_static": 1, "summary": "last"}},
             "structure.summary.*none of first, first_tanh, mean, max",
@@ -84,6 +85,10 @@ def test_groups_of_neighbouring_layers(num_layers: int, groups: int, blocks: lis
         ({"structure": {"num_static": 1}, "exits": {}}, "structure does not go with exits"),
         ({"structure": {"num_static": 1}, "latent": {"sides": ["encoder"]}}, "does not go with latent layers"),
         ({"structure": {"num_static": 1}, "word_depths": {}}, "structure does not go with word_depths"),
+        (
+            {"structure": {"num_static": 1, "cumulative": False}, "policy": {"kind": "structure", "threshold": 0.3}},
+            "policy.threshold has no effect: the likeliest number decides without cumulative",
+        ),
         ({"policy": {"kind": "structure"}}, "policy structure needs layers that ask for others"),
         (
             {"structure": {"num_static": 1}, "policy": {"kind": "patience", "patience": 1}},
@@ -157,3 +162,13 @@ def test_options_of_the_policy() -> None:
         with pytest.raises(ConfigError) as raised:
             parse_policy({"kind": "structure", **given})
         assert re.search(message, " ".join(str(raised.value).split()))
+
+
+def test_thresholds_of_single_chances_are_for_who_asks() -> None:
+    for policy in ({}, {"threshold": 0.3, "stops": "threshold"}, {"stops": "argmax"}):
+        options = {"structure": {"num_static": 1, "cumulative": False}, "policy": {"kind": "structure", **policy}}
+        parse_model({"vocab_size": 10, "encoder": {"norm": "pre"}, **options})
+
+
+def test_one_layer_may_be_decided_about_where_none_may_do() -> None:
+    parse_model({"vocab_size": 10, "encoder": {"norm": "pre"}, "structure": {"num_static": 5, "allow_zero": True}})

@@ -117,6 +117,16 @@ def test_samples_for_comparison_follow_a_seed() -> None:
     assert not torch.equal(of(LANGUAGES, 3).weight, first)
 
 
+def test_a_seed_survives_a_change_of_device() -> None:
+    """Where the generator is of another device, one of the same seed takes its place."""
+    of = layers().eval()
+    of.use("sampled", seed=3)
+    first = of(LANGUAGES, 3).weight
+    of.use("sampled", seed=3)
+    of._generator = None
+    assert torch.equal(of(LANGUAGES, 3).weight, first)
+
+
 @pytest.mark.parametrize(
     ("languages", "message"),
     [

@@ -1,21 +1,24 @@
 """Loading a finished run, and what is said of one that cannot be loaded."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from depthwise.config import ModelConfig, StackConfig
+from depthwise.config import ModelConfig, StackConfig, load_recipe, recipe_yaml
 from depthwise.depth import Plan
 from depthwise.errors import CheckpointError, ConfigError, InputError
-from depthwise.evaluation import load_run, open_run, pick_device
+from depthwise.evaluation import load_model, load_run, open_run, pick_device
 from depthwise.evaluation.runs import cut_to_depth
 from depthwise.models.causal_lm import DepthwiseForCausalLM
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.models.token_classification import DepthwiseForTokenClassification
+
+from .conftest import STACK, build_run, write_corpora
 
 MakeRun = Callable[..., Path]
 
@@ -28,6 +31,38 @@ def test_a_run_is_loaded_for_evaluation(make_run: MakeRun) -> None:
     assert (run.recipe.seed, run.recipe.generation.num_beams, run.recipe.generation.max_extra) == (3, 1, 3)
     saved = load_file(folder / "model.safetensors")
     assert all(torch.equal(run.model.state_dict()[name], tensor) for name, tensor in saved.items())
+
+
+@pytest.mark.parametrize(
+    ("latent", "changes"), [({"gates": "sampled"}, []), ({"gates": "hard"}, ["evaluation.gates=sampled"])]
+)
+def test_sampled_gates_follow_the_seed_of_the_recipe(
+    tmp_path: Path, latent: dict[str, str], changes: list[str]
+) -> None:
+    """Whether the model or the evaluation asks for them."""
+    options = write_corpora(tmp_path)["text"]
+    model = {**options["model"], "decoder": {**STACK, "norm": "pre"}, "latent": latent}
+    folder = build_run(tmp_path / "run", {**options, "model": model}, 1)
+    recipe = load_recipe(folder / "recipe.yaml")
+
+    def drawn(seed: int) -> torch.Tensor:
+        (folder / "recipe.yaml").write_text(recipe_yaml(replace(recipe, seed=seed)))
+        weight = load_run(folder, changes, device="cpu").model.latent_layers()["decoder"](None, 1).weight
+        assert weight is not None
+        return weight
+
+    assert torch.equal(drawn(77), drawn(77))
+    assert not torch.equal(drawn(1), drawn(77))
+
+
+def test_other_weights_of_a_run_have_its_gates(tmp_path: Path) -> None:
+    """As means of checkpoints do, which are compared with what the run says."""
+    options = write_corpora(tmp_path)["text"]
+    model = {**options["model"], "decoder": {**STACK, "norm": "pre"}, "latent": {}}
+    folder = build_run(tmp_path / "run", {**options, "model": model}, 1)
+    run = load_run(folder, ["evaluation.gates=hard"], device="cpu")
+    other = load_model(run.task, folder, run.device)
+    assert [of.latent_layers()["decoder"].mode for of in (run.model, other)] == ["hard", "hard"]
 
 
 def test_precision(make_run: MakeRun) -> None:

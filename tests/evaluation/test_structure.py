@@ -86,8 +86,11 @@ def test_without_sums_no_threshold_is_tried(make_run: MakeRun) -> None:
     assert [options for options in policies_to_try(run) if isinstance(options, StructureExitConfig)] == [likeliest]
     with pytest.raises(ConfigError, match=r"policy\.threshold.*has no effect where the likeliest number decides"):
         chosen_policy(run.model, folder, ["policy.threshold=0.1"])
+    with pytest.raises(InputError, match=r"no threshold to calibrate; add policy\.stops=threshold"):
+        strict_to_bold(run, None)
     asked = chosen_policy(run.model, folder, ["policy.stops=threshold", "policy.threshold=0.1"])
     assert asked == StructureExitConfig(stops="threshold", threshold=0.1)
+    assert len(strict_to_bold(run, asked)) > 10
 
 
 def test_points_are_evaluations(run: Run) -> None:

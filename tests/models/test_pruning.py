@@ -128,6 +128,7 @@ def test_imported_gates(build: Callable[..., Any], draw_batch: Callable[..., Any
     [
         ({"language": "xx"}, "xx is no language of these gates; the encoder has layers for en, nl; the decoder"),
         ({"language": "xx-de"}, "xx-de is no language"),
+        ({"language": ""}, '"" is no language of these gates; the encoder has layers for en, nl; the decoder'),
         ({"keep": 5}, "the encoder has 4 layers; keep 1 to 4 of them, not 5"),
         ({"keep": 0}, "not 0"),
     ],
@@ -168,7 +169,25 @@ def test_nothing_would_be_left(build: Callable[..., Any]) -> None:
     model = gated(build)
     with torch.no_grad():
         model.latent_layers()["decoder"].logits[1].fill_(-1.0)
-    with pytest.raises(InputError, match=r"no layer of the decoder is .* has 0.27\), so that nothing would be left"):
+    message = r"the decoder is more likely used than not by fr \(.* has 0.27\), so that nothing would be left for fr;"
+    for language in (None, "fr", "en-fr"):
+        with pytest.raises(InputError, match=message):
+            layers_to_keep(layer_probabilities(model), language)
+    assert layers_to_keep(layer_probabilities(model), "de").layers["decoder"] == (1, 3)
+    with torch.no_grad():
+        model.latent_layers()["encoder"].logits.fill_(-2.0)
+    with pytest.raises(InputError, match=r"the encoder .* not by en, nl \(.* 0.12\), so that nothing .* for en, nl;"):
+        layers_to_keep(layer_probabilities(model))
+
+
+def test_nothing_would_be_left_for_anybody(build: Callable[..., Any]) -> None:
+    """Where languages share their layers, none is named."""
+    model = gated(build, latent={"sides": ["decoder"]})
+    with torch.no_grad():
+        model.latent_layers()["decoder"].logits.fill_(-1.0)
+    with pytest.raises(
+        InputError, match=r"likely used than not \(the .* has 0.27\), so that nothing would be left; say"
+    ):
         layers_to_keep(layer_probabilities(model))
 
 

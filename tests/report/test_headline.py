@@ -107,11 +107,14 @@ def test_so_are_those_of_a_sweep_of_sources(make_folder: MakeFolder) -> None:
 
 
 def test_gates_alone(make_folder: MakeFolder) -> None:
-    lines = json.dumps({"update": 1200, "expected_depth/decoder": 2.25}) + "\n"
+    """Those that pruning keeps, which may be fewer than the sum of probabilities."""
+    depths = {"expected_depth/decoder": 3.1, "effective_depth/decoder": 2.25}
+    lines = json.dumps({"update": 1200, **depths}) + "\n"
     found = headline(make_folder, **{"results/frontier.json": None, "metrics.jsonl": lines})
     assert found["sentences"] == [
-        "Of its latent layers, 2.2 of 4 in the decoder were open in the mean after update 1,200."
+        "Of its latent layers, 2.2 of 4 in the decoder were in the mean more likely open than not after update 1,200."
     ]
+    assert found["tiles"] == [{"value": "2.2", "label": "of 4 layers open, decoder", "good": True}]
 
 
 def test_nothing_at_all(make_folder: MakeFolder) -> None:

@@ -5,15 +5,18 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import torch
 import uvicorn
+from safetensors.torch import load_file, save_file
 
+from depthwise.cli.prune import prune
 from depthwise.engine import Engine
 from depthwise.evaluation import load_run
 from depthwise.evaluation.runs import Run
@@ -28,6 +31,7 @@ from ..tasks.test_question_answering import THREE
 
 __all__ = ["_no_bars"]
 SOON = 60.0
+LOGITS = "model.decoder.latent.logits"
 LONG = 600
 """New tokens of the model that never ends by itself."""
 NO_SECRETS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -35,6 +39,8 @@ NO_SECRETS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 CLIENT = httpx2.Client(timeout=SOON, verify=NO_SECRETS, limits=httpx2.Limits(max_connections=200))
 END = 2
 """The token that ends texts."""
+LAYERS = {"xx": (0, 2), "yy": (1, 2, 4)}
+"""Those that each language runs of the five of a run with gates; one of them is run by neither."""
 LANGUAGES = {"en-xx": [("a b c", "C B A"), ("b", "B")], "en-yy": [("a b", "a a b b"), ("c", "c c")]}
 
 
@@ -99,6 +105,8 @@ def recipes_of(root: Path) -> dict[str, dict[str, Any]]:
     }
     gated = {**STACK, "norm": "pre"}
     latent = {"width": 16, "encoder": gated, "decoder": gated, "latent": {"per_language": True, "sides": ["decoder"]}}
+    deep = {**gated, "num_layers": 5}
+    apart = {"width": 16, "encoder": gated, "decoder": deep, "latent": {**latent["latent"], "gates": "hard"}}
     asking = {**corpora["leaving classes"], "task": "question_answering"}
     asking["data"] = {**dict.fromkeys(("train", "valid", "test"), str(root / "squad.json")), "max_tokens": 16}
     asking["data"] |= {"stride": 5, "max_question_tokens": 3}
@@ -112,6 +120,7 @@ def recipes_of(root: Path) -> dict[str, dict[str, Any]]:
         "long": {**corpora["leaving text"], "model": long},
         "many": many,
         "latent": {**many, "model": latent},
+        "apart": {**many, "model": apart},
         "classes": corpora["leaving classes"],
         "pairs": corpora["doubled"],
         "numbers": corpora["leaving numbers"],
@@ -126,9 +135,26 @@ def recipes_of(root: Path) -> dict[str, dict[str, Any]]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     found = {name: build_run(root / name, recipe, 1) for name, recipe in recipes_of(root).items()}
+    set_gates(found["apart"], list(LAYERS.values()))
+    found["pruned"] = pruned(found["apart"], root / "pruned")
     endless = found["long"] / "generation_config.json"
     endless.write_text(json.dumps({**json.loads(endless.read_text()), "suppress_tokens": [END]}))
     return found
+
+
+def set_gates(folder: Path, layers: Sequence[Sequence[int]]) -> None:
+    """The gates of a decoder, open at these layers of each language, so wide that no soft one is in between."""
+    weights = load_file(folder / "model.safetensors")
+    logits = torch.full_like(weights[LOGITS], -8.0)
+    for row, of_language in zip(logits, layers, strict=True):
+        row[list(of_language)] = 8.0
+    save_file({**weights, LOGITS: logits}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def pruned(run: Path, folder: Path, language: str | None = None) -> Path:
+    """What ``depthwise prune`` leaves of a run, for all languages or for one."""
+    prune(run, folder, language=language)
+    return folder
 
 
 def precise_run(folder: Path, **options: Any) -> Run:

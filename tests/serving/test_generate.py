@@ -15,7 +15,7 @@ from depthwise.evaluation.policies import use_policy
 from depthwise.evaluation.runs import Run
 from depthwise.serving.generating import TextServed
 
-from .conftest import LONG, Live, Start, precise_run, until
+from .conftest import LAYERS, LONG, Live, Start, precise_run, pruned, until
 
 TEXTS = ["a", "a b c", "c c b a", "b a c a b c a b", "b b", "c a", "a a a b c c c b a b"]
 DEPTHS: list[Any] = [None, "full", 1, 2, 3]
@@ -171,6 +171,39 @@ def test_languages(live: Live, runs: dict[str, Path], name: str, num_beams: int)
         expected = run.engine.generate(batch["input_ids"], num_beams=num_beams, limits=limits, max_length=100, **given)
         tokens = [token for token, ran in zip(*expected_pairs(expected), strict=True) if ran]
         assert [token["id"] for token in answer["tokens"]] == tokens
+
+
+@pytest.fixture(scope="module")
+def of_one_language(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """What ``depthwise prune --language`` leaves of a run: plain models of different layers."""
+    root = tmp_path_factory.mktemp("languages")
+    return {to: precise_run(pruned(runs["apart"], root / to, to)) for to in LAYERS}
+
+
+@pytest.mark.parametrize("name", ["apart", "pruned"])
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_languages_run_layers_of_their_own(
+    live: Live, of_one_language: dict[str, Run], name: str, num_beams: int
+) -> None:
+    """As plain models that are pruned for them, also where one that is pruned for all of them serves them together."""
+    served = live.hub.models[name].run.model
+    assert (served.config.decoder["num_layers"], "decoder" in served.latent_layers()) == (5 - (name == "pruned"), True)
+    jobs = [(text, to) for text in TEXTS for to in LAYERS]
+
+    def ask(job: tuple[str, str]) -> Any:
+        return live.post("/v1/generate", model=name, input=job[0], to=job[1], num_beams=num_beams).json()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, jobs))
+    for (text, to), answer in zip(jobs, answers, strict=True):
+        run = of_one_language[to]
+        assert run.model.latent_layers() == {}
+        batch = run.task.collate(run.task.whole_rows([(text,)]))
+        limits = run.task.target_limits(batch["attention_mask"].sum(1)).tolist()
+        found = run.engine.generate(batch["input_ids"], num_beams=num_beams, limits=limits, max_length=100)
+        expected = [pair for pair in zip(*expected_pairs(found), strict=True) if pair[1]]
+        assert [(token["id"], token["depth"]) for token in answer["tokens"]] == expected
+        assert {depth for _, depth in expected} == {len(LAYERS[to])}
 
 
 def test_languages_that_are_none(live: Live) -> None:

@@ -13,7 +13,7 @@ from depthwise.errors import InputError
 from depthwise.serving.hub import Hub, named_runs
 from depthwise.serving.options import Limits, ServingOptions
 
-from .conftest import LONG, Live, Start, until
+from .conftest import LONG, Live, Start, set_gates, until
 
 
 def samples(live: Live) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -50,7 +50,7 @@ def test_while_it_shuts_down(start: Start) -> None:
 def test_models(live: Live) -> None:
     models = {model["name"]: model for model in live.get("/v1/models").json()["models"]}
     assert {name: model["kind"] for name, model in models.items()} == {
-        **dict.fromkeys(("translate", "plain", "text", "long", "many", "latent"), "generate"),
+        **dict.fromkeys(("translate", "plain", "text", "long", "many", "latent", "apart", "pruned"), "generate"),
         **dict.fromkeys(("classes", "pairs", "numbers", "structure", "words"), "classify"),
         **{"tags": "tag", "answers": "answer"},
     }
@@ -176,8 +176,47 @@ def test_runs_that_cannot_be_served(tmp_path: Path) -> None:
     stack = {"num_layers": 2, "num_heads": 2, "ffn_width": 16, "norm": "pre", "connections": "dense"}
     dense: dict[str, Any] = {**recipes["text"], "model": {"width": 16, "decoder": stack}}
     folder = build_run(tmp_path / "dense", dense, 1)
-    with pytest.raises(InputError, match="cannot be decoded step by step"):
+    with pytest.raises(InputError, match="cannot be decoded step by step by the engine: its decoder has dense conn"):
         Hub({"dense": folder}, ServingOptions(device="cpu")).load()
+
+
+@pytest.mark.parametrize(
+    ("latent", "is_closed", "message"),
+    [
+        (
+            {"gates": "sampled"},
+            False,
+            "gates of its decoder are drawn anew at every call; serve what depthwise prune m",
+        ),
+        (
+            {"whole_layer": True},
+            False,
+            "soft gates of its decoder weigh whole layers; serve what depthwise prune makes",
+        ),
+        ({"gates": "hard"}, True, "hard gates of its decoder close all layers; serve what depthwise prune --keep K ma"),
+    ],
+)
+def test_gates_that_cannot_be_served(tmp_path: Path, latent: dict[str, Any], is_closed: bool, message: str) -> None:
+    from ..evaluation.conftest import STACK, build_run, write_corpora
+
+    gated = {**STACK, "norm": "pre"}
+    model = {"width": 16, "decoder": gated, "latent": latent}
+    folder = build_run(tmp_path / "gated", {**write_corpora(tmp_path)["text"], "model": model}, 1)
+    if is_closed:
+        set_gates(folder, [()])
+    with pytest.raises(InputError, match=f"gated cannot be decoded step by step by the engine: {message}"):
+        Hub({"gated": folder}, ServingOptions(device="cpu")).load()
+
+
+def test_a_generation_config_that_the_engine_does_not_know(tmp_path: Path) -> None:
+    from ..evaluation.conftest import build_run, write_corpora
+
+    folder = build_run(tmp_path / "text", write_corpora(tmp_path)["text"], 1)
+    options = folder / "generation_config.json"
+    options.write_text(json.dumps({**json.loads(options.read_text()), "repetition_penalty": 1.5}))
+    message = "generation_config.json sets repetition_penalty, which the engine does not know; remove that"
+    with pytest.raises(InputError, match=message):
+        Hub({"text": folder}, ServingOptions(device="cpu")).load()
 
 
 @pytest.mark.parametrize(

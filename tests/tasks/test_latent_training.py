@@ -13,6 +13,7 @@ from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.tasks import MultilingualTranslation, load_task, open_task
 from depthwise.tasks.latent_training import LatentTraining
+from depthwise.training.latent import LatentSteps
 
 from .conftest import multilingual_options
 
@@ -156,6 +157,70 @@ def test_divergences_of_samples(prior: str) -> None:
     wanted = (samples[0] * (samples[0].log() - priors[prior].log())).mean()
     assert found == pytest.approx(2 * float(wanted), rel=1e-4)
     assert bool(layers.logits.grad[0].any())
+
+
+SHORT: dict[str, Any] = {"soft_updates": 10, "anneal_updates": 20}
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "options", "said"),
+    [
+        (11, {}, ["beta  after soft_updates = 10"]),
+        (12, {}, []),
+        (31, {"target_depth": (2,)}, ["target_depth  after soft_updates + anneal_updates = 30"]),
+        (32, {"target_depth": (2,), "sharing_weight": 0.1}, []),
+        (31, {"sharing_weight": 0.1}, ["sharing_weight  after soft_updates + anneal_updates = 30"]),
+        (30, {"prior": "aggregated"}, ["prior  after soft_updates + anneal_updates = 30"]),
+        (31, {"prior": "aggregated"}, []),
+        (11, {"beta": 0.0}, []),
+        (11, {"ramps": "fairseq"}, []),
+        (31, {"ramps": "fairseq", "target_depth": (2,)}, ["target_depth  after soft_updates + anneal_updates = 30"]),
+        (1, {"soft_updates": None, "anneal_updates": 0, "target_depth": (2,), "prior": "aggregated"}, []),
+    ],
+)
+def test_what_has_no_effect_in_so_few_updates(num_updates: int, options: dict[str, Any], said: list[str]) -> None:
+    training, _ = learning(**{**SHORT, **options})
+    because = f" has no effect with training.max_updates = {num_updates}, since it counts "
+    found = list(training.without_effect(num_updates))
+    assert found == [f"training.latent.{text.replace('  ', because)}; lower that" for text in said]
+    assert not said or not list(training.without_effect(num_updates + 1))
+
+
+def test_logits_that_are_never_updated() -> None:
+    training, _ = learning(**SHORT, inner_updates=40)
+    assert list(training.without_effect(39)) == [
+        "training.latent.inner_updates = 40 is more than training.max_updates = 39, so that logits are never updated; "
+        "lower it"
+    ]
+    assert not list(training.without_effect(40))
+
+
+def test_it_is_said_once_what_has_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At the beginning of training, not where an interrupted one goes on."""
+    task = multilingual(tmp_path, ["en-xx", "en-yy"], "decoder", sides=["decoder"])
+    steps = LatentSteps(task, task.new_model(), tmp_path)
+    for num_updates in (0, 1):
+        steps.begin(num_updates)
+    assert caplog.messages == [
+        "training.latent.beta has no effect with training.max_updates = 1, since it counts after soft_updates = 500; "
+        "lower that"
+    ]
+
+
+def test_validation_draws_from_the_seed_of_the_recipe(tmp_path: Path) -> None:
+    """Where the model has sampled gates, and the recipe says no others for its evaluation."""
+    task = multilingual(tmp_path, ["en-xx", "en-yy"], "decoder", gates="sampled")
+    model = task.new_model().eval()
+
+    def drawn(seed: int) -> torch.Tensor:
+        task.recipe = replace(task.recipe, seed=seed)
+        LatentSteps(task, model, tmp_path)
+        weight = model.latent_layers()["decoder"](torch.tensor([0, 1]), 2).weight
+        assert weight is not None
+        return weight
+
+    assert torch.equal(drawn(77), drawn(77))
+    assert not torch.equal(drawn(1), drawn(77))
 
 
 def test_updates_of_the_logits_come_behind_those_of_the_weights() -> None:

@@ -126,8 +126,9 @@ def test_a_price_of_nothing_is_refused(classification: dict[str, Any], tmp_path:
         (False, {"depth_target": 3}, "has no effect on a model whose depth is not learned"),
         (False, {"depth_information": 0.1}, "has no effect on a model whose depth is not learned"),
         (True, {"depth_target": 3}, "has no effect without training.depth_cost"),
-        (True, {"depth_target": 1, "depth_cost": 0.1}, "1 is not between the 1 layers that always run and all 4"),
-        (True, {"depth_target": 4.5, "depth_cost": 0.1}, "4.5 is not between the 1 layers"),
+        (True, {"depth_target": 1, "depth_cost": 0.1}, "1 is not between the 2 layers that always run and all 4"),
+        (True, {"depth_target": 1.5, "depth_cost": 0.1}, "1.5 is not between the 2 layers"),
+        (True, {"depth_target": 4.5, "depth_cost": 0.1}, "4.5 is not between the 2 layers"),
     ],
 )
 def test_a_depth_that_cannot_be_wanted_is_refused(
@@ -181,6 +182,8 @@ def test_pretrained_with_masks_and_order_then_tuned(tmp_path: Path) -> None:
             "model": {"from": str(tmp_path / "pretrained")},
             "training": {**training, "max_updates": 2, "validate_every": 2},
         }
+        begun = open_task(recipe_of(options), tmp_path / f"new {name}").new_model().state_dict()
+        assert torch.equal(begun[PREDICTOR], begins_with)
         train(recipe_of(options), tmp_path / name)
         assert not torch.equal(load_file(tmp_path / name / "model.safetensors")[PREDICTOR], begins_with)
         found = evaluate_run(load_run(tmp_path / name, device="cpu", depth="policy"), "test")
@@ -196,6 +199,13 @@ def test_options_beside_another_run_are_merged_with_its_structure(
     train(recipe_of(further, max_updates=1), tmp_path / "second")
     model = load_run(tmp_path / "second", device="cpu").model
     assert model.config.options.structure == StructureConfig(num_static=1, summary="mean", temperature=3)
+    for bias, is_refused in ((0, False), (0.0, False), (20, True)):
+        again = recipe_of({**further, "model": {**further["model"], "structure": {"last_bias": bias}}})
+        if is_refused:
+            with pytest.raises(ConfigError, match=r"structure\.last_bias +has no effect on what .*first has learned"):
+                open_task(again, tmp_path / "biased")
+        else:
+            open_task(again, tmp_path / "biased")
     train(recipe_of(classification, max_updates=1), tmp_path / "plain")
     without = {**further, "model": {"from": str(tmp_path / "plain"), "structure": {"temperature": 3}}}
     with pytest.raises(ConfigError, match=r"structure\.num_static +required but missing"):

@@ -79,7 +79,8 @@ class LatentTrainingConfig:
     prior: str = "beta"
     """Of a layer: a/(a + b) of ``prior_counts`` (``beta``); once β is grown, the mean probability over languages
     (``aggregated``); or, as in the released code, samples summed over languages and normalised over layers from the
-    start (``fairseq_aggregated``)."""
+    start (``fairseq_aggregated``). On a side with one language alone that mean is its own probability, so that
+    ``aggregated`` ends the exact divergence there."""
     prior_counts: tuple[float, ...] = (1.0, 1.0)
     """a and b of the Beta prior."""
     target_depth: tuple[int | None, ...] | None = None

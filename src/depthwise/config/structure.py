@@ -62,6 +62,9 @@ def structure_fits_the_model(model: "View") -> Iterator[Problem]:
     if num_static >= num_layers:
         message = f"{num_static} leaves none of {num_layers} layers to decide about; lower it, or add layers"
         yield model.structure.problem("num_static", message)
+    elif num_static == num_layers - 1 and not model.structure.allow_zero:
+        message = f"{num_static} leaves one of {num_layers} layers, which then always runs; lower it, or set allow_zero"
+        yield model.structure.problem("num_static", message)
     if model.encoder.norm == "post":
         message = 'is "post", where branches cannot be weighed; use "pre" or "none" with structure'
         yield model.encoder.problem("norm", message)

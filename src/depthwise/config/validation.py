@@ -103,6 +103,9 @@ def _policy_problems(config: ModelConfig, options: dict[str, Any], broken: Colle
             elif model.exits is not None:
                 remedy = "choose another kind, and policy.kind=structure with --depth policy once it is trained"
                 yield model.problem("policy", f"is about the exits of the decoder where there are any; {remedy}")
+            elif policy.stops is None and not model.structure.cumulative and policy != StructureExitConfig():
+                because = "the likeliest number decides without cumulative; remove it, or set policy.stops to threshold"
+                yield Problem("policy.threshold", f"has no effect: {because}")
             return
         if model.structure is not None and model.exits is None:
             if not isinstance(policy, FixedDepthConfig):

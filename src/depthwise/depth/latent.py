@@ -89,6 +89,7 @@ class LatentLayers(nn.Module):
         self.noise: Tensor | None = None
         self.drawn: Drawn | None = None
         self._generator: torch.Generator | None = None
+        self._seed = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies have no pass behind them: ``drawn`` leads to its graph, which cannot be copied."""
@@ -96,7 +97,7 @@ class LatentLayers(nn.Module):
 
     def use(self, mode: str, seed: int = 0) -> None:
         """From now on, outside training, ``soft``, ``hard`` or ``sampled`` gates, these from a seed."""
-        self.mode = mode
+        self.mode, self._seed = mode, seed
         self._generator = None
         if mode == "sampled":
             self._generator = torch.Generator(self.logits.device).manual_seed(seed)
@@ -143,7 +144,7 @@ class LatentLayers(nn.Module):
         if self.mode == "soft":
             return LatentGates(weight=_by_row(self.expected(), rows), whole=whole)
         if self._generator is None or self._generator.device != self.logits.device:
-            self.use(self.mode)
+            self.use(self.mode, self._seed)
         noise = logistic_noise(self.logits.shape, device=self.logits.device, generator=self._generator)
         return LatentGates(weight=_by_row(self.samples(noise), rows), whole=whole)
 

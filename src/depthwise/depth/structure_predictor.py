@@ -106,12 +106,16 @@ class StructurePredictor(nn.Module):
         return {**self.__dict__, "chances": None}
 
     @property
+    def least(self) -> int:
+        """The layers that every input runs in training: the static ones, and the first of the others."""
+        return self.num_static + (not self.options.allow_zero)
+
+    @property
     def expected(self) -> Float[Tensor, "B"] | None:
         """Worked out when somebody asks: a device that waits for its host does without."""
         if self.chances is None:
             return None
-        first = self.num_static + (0 if self.options.allow_zero else 1)
-        numbers = torch.arange(first, first + self.chances.shape[1], device=self.chances.device)
+        numbers = torch.arange(self.least, self.least + self.chances.shape[1], device=self.chances.device)
         return (self.chances * numbers).sum(1)  # as a product of matrices it would be rounded by autocast
 
     @property

@@ -17,6 +17,7 @@ from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_dept
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
 from depthwise.tasks.build import run_recipe
+from depthwise.tasks.latent_training import use_gates_of
 from depthwise.tasks.word_depths import WordDepthTask
 
 POLICY = "policy"
@@ -86,8 +87,6 @@ def load_run(
         raise InputError(f"{name} has no effect where no policy decides; add --depth policy")
     task = open_run(folder, recipe_changes)
     model = load_model(task, folder, pick_device(device), precision)
-    if task.recipe.evaluation.gates is not None:
-        model.use_gates(task.recipe.evaluation.gates, task.recipe.seed)
     run = Run(Path(folder), task, Engine(model, drafting=lossless), precision)
     if lossless is not None:
         check_drafting(task, run.engine, folder, lossless)
@@ -130,7 +129,7 @@ def by_policy(run: Run, options: PolicyConfig | None) -> Run:
 def load_model(
     task: Task, folder: str | Path, device: torch.device, precision: str = "fp32"
 ) -> DepthwisePreTrainedModel:
-    """The model of a folder, every weight of which must be there."""
+    """The model of a folder, every weight of which must be there, with the gates that its task is evaluated with."""
     if precision not in DTYPES:
         raise InputError(f'there is no precision "{precision}"; give one of {", ".join(DTYPES)}')
     try:
@@ -152,6 +151,7 @@ def load_model(
         )
     model.eval()
     placed: DepthwisePreTrainedModel = model.to(device)
+    use_gates_of(task.recipe, placed)
     return placed
 
 

@@ -35,6 +35,8 @@ def policy_asked_for(run: Run, changes: Sequence[str]) -> PolicyConfig | None:
 def strict_to_bold(run: Run, policy: PolicyConfig | None) -> list[PolicyConfig]:
     """A policy at all its thresholds, those first at which the fewest leave."""
     options = policy or own_policy(run.model) or ConfidenceConfig(threshold=(0.9,))
+    if isinstance(options, StructureExitConfig) and threshold_of(options) is None:
+        raise InputError("the likeliest number of layers has no threshold to calibrate; add policy.stops=threshold")
     if threshold_of(options) is None:
         raise InputError(
             f"the policy {options.kind} has no threshold to calibrate; choose one that has, such as "

@@ -65,7 +65,8 @@ def layers_to_keep(probabilities: Probabilities, language: str | None = None, ke
     named = languages_asked_for(probabilities, language)
     layers, gated = {}, []
     for side, by_language in probabilities.items():
-        wanted = [by_language[named[side]]] if side in named else list(by_language.values())
+        languages = [named[side]] if side in named else list(by_language)
+        wanted = [by_language[name] for name in languages]
         num_layers = len(wanted[0])
         if keep is not None:
             if not 1 <= keep <= num_layers:
@@ -75,11 +76,13 @@ def layers_to_keep(probabilities: Probabilities, language: str | None = None, ke
             continue
         used = [{layer for layer, chance in enumerate(row.tolist()) if chance > 0.5} for row in wanted]
         layers[side] = tuple(sorted(set().union(*used)))
-        if not all(used):
-            likely = max(float(row.max()) for row, of_row in zip(wanted, used, strict=True) if not of_row)
+        if without := [name for name, of_row in zip(languages, used, strict=True) if not of_row]:
+            likely = max(float(by_language[name].max()) for name in without)
+            whom = "" if without == [ALL] else ", ".join(without)
             raise InputError(
-                f"no layer of the {side} is more likely used than not (the likeliest has {likely:.2f}), so that "
-                "nothing would be left; say how many are to stay with --keep"
+                f"no layer of the {side} is more likely used than not{whom and f' by {whom}'} (the likeliest has "
+                f"{likely:.2f}), so that nothing would be left{whom and f' for {whom}'}; say how many are to stay with "
+                "--keep"
             )
         if any(of_row != used[0] for of_row in used):
             gated.append(side)
@@ -98,7 +101,8 @@ def languages_asked_for(probabilities: Probabilities, language: str | None) -> d
         raise InputError("all languages share the layers of this model; leave --language out")
     if not found or (dash and set(found) != set(several)):
         known = "; ".join(f"the {side} has layers for {', '.join(names)}" for side, names in several.items())
-        raise InputError(f"{language} is no language of these gates; {known}")
+        shown = language if language.strip() else f'"{language}"'
+        raise InputError(f"{shown} is no language of these gates; {known}")
     return found
 
 

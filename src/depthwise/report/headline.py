@@ -190,9 +190,9 @@ def _is_full(evaluation: Mapping[str, Any]) -> bool:
 
 
 def _of_gates(group: Group) -> Told | None:
-    """Of latent layers, how many are open at the end."""
+    """Of latent layers, how many are open at the end: those with a probability above one half, which pruning keeps."""
     for line in reversed(group.first.metrics):
-        prefix = "expected_depth/"
+        prefix = "effective_depth/"
         sides = {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
         if not sides or not all(map(is_number, sides.values())):
             continue
@@ -200,7 +200,10 @@ def _of_gates(group: Group) -> Told | None:
         told = [
             f"{value:.1f}{f' of {sizes[side]}' if sizes[side] else ''} in the {side}" for side, value in sides.items()
         ]
-        sentence = f"Of its latent layers, {' and '.join(told)} were open in the mean after update {line['update']:,}."
+        sentence = (
+            f"Of its latent layers, {' and '.join(told)} were in the mean more likely open than not after update "
+            f"{line['update']:,}."
+        )
         tiles = [
             {"value": f"{value:.1f}", "label": f"of {sizes[side] or '?'} layers open, {side}", "good": True}
             for side, value in sides.items()

@@ -16,6 +16,7 @@ import torch
 
 from depthwise.config import SearchConfig
 from depthwise.engine import Answer, Engine, RequestQueue, Said, Ticket
+from depthwise.engine.search_options import options_set_in, unknown_options
 from depthwise.errors import InputError, QueueError
 from depthwise.evaluation.policies import use_policy
 from depthwise.evaluation.runs import Run
@@ -87,10 +88,7 @@ class TextServed(Served):
         super().__init__(name, run, options)
         model = run.model
         if not run.engine.can_generate():
-            raise InputError(
-                f"{run.folder} cannot be decoded step by step by the engine, as dense connections and sampled gates "
-                "cannot; serve another run"
-            )
+            raise InputError(f"{run.folder} cannot be decoded step by step by the engine: {_why_not(model)}")
         self._gates = {side: fixed_gates(layers) for side, layers in model.latent_layers().items()}
         self._engines: dict[tuple[Gates, ...], Engine] = {}
         self._queues: dict[tuple[Gates, ...], RequestQueue] = {}
@@ -330,6 +328,22 @@ class TextServed(Served):
             queue.close()
         if self._beams is not None:
             self._beams.close()
+
+
+def _why_not(model: DepthwisePreTrainedModel) -> str:
+    """What of this model the engine has no steps for, and what can be done about it."""
+    assert model.model.decoder is not None
+    if model.model.decoder.stack.dense is not None:
+        return "its decoder has dense connections; serve another run"
+    for side, layers in model.latent_layers().items():
+        if layers.mode == "sampled":
+            return f"gates of its {side} are drawn anew at every call; serve what depthwise prune makes of it"
+        if layers.mode == "soft" and layers.options.whole_layer:
+            return f"soft gates of its {side} weigh whole layers; serve what depthwise prune makes of it"
+        if layers.mode == "hard" and not bool(layers.is_open.any(1).all()):
+            return f"hard gates of its {side} close all layers; serve what depthwise prune --keep K makes of it"
+    unknown = ", ".join(unknown_options(options_set_in(model.generation_config), ()))
+    return f"its generation_config.json sets {unknown}, which the engine does not know; remove that"
 
 
 def use_policy_of(model: DepthwisePreTrainedModel, setting: Setting) -> None:

@@ -1,9 +1,10 @@
 """From a recipe, or from the folder of a run, to a task."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from depthwise.config import PRETRAINED, DataConfig, Recipe, as_dict, load_recipe, merged
 from depthwise.data import (
@@ -53,6 +54,8 @@ READERS: dict[str, Callable[[DataConfig, tuple[str, ...]], Corpus]] = {
 }
 """How the training data of each task is read before the task is there."""
 RECIPE = "recipe.yaml"
+BEGINNINGS = (("structure", "last_bias"), ("latent", "init"))
+"""Sections of a model's options, and what in them is about new weights alone."""
 SAMPLE = 2000
 """How many examples are looked at to judge how long texts are."""
 
@@ -111,9 +114,28 @@ def _with_pretrained(recipe: Recipe) -> Recipe:
     if PRETRAINED not in recipe.model:
         return recipe
     folder = recipe.model[PRETRAINED]
-    model = merged(as_dict(run_config(Path(folder)).options), recipe.model)
+    begun = as_dict(run_config(Path(folder)).options)
+    model = merged(begun, recipe.model)
+    _check_beginnings(begun, model, folder)
     tokenizer = replace(recipe.tokenizer, path=recipe.tokenizer.path or folder, codes=None)
     return replace(recipe, model=model, tokenizer=tokenizer)
+
+
+def _check_beginnings(begun: Mapping[str, Any], model: Mapping[str, Any], folder: str) -> None:
+    """Raises an error where options of new predictors or gates differ from those of a run that has learned its own."""
+    problems = [
+        Problem(f"model.{section}.{option}", f"has no effect on what {folder} has learned already; remove it")
+        for section, option in BEGINNINGS
+        if begun.get(section) and model.get(section)
+        if _numbers(begun[section][option]) != _numbers(model[section][option])
+    ]
+    if problems:
+        raise ConfigError("recipe", problems)
+
+
+def _numbers(value: Any) -> list[Any]:
+    """One number and a list of it are the same."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _training_corpus(recipe: Recipe) -> Corpus:

@@ -1,6 +1,6 @@
 """How the gates of a task's model learn: samples, weights of the terms, and what is added to the loss of every pass."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,31 @@ class LatentTraining:
     def holds_logits(self, update: int) -> bool:
         """Whether this update, counted from 0, is one of the weights alone."""
         return (update + 1) % self.options.inner_updates != 0
+
+    def without_effect(self, num_updates: int) -> Iterator[str]:
+        """Of options that change nothing in so few updates, why that is. It is no error: short trials of a recipe keep
+        what it says of long ones.
+        """
+        options, soft = self.options, self._soft_updates
+        first, second = self._growth(num_updates - 1)
+        at_first = ("soft_updates", soft)
+        grown = ("soft_updates + anneal_updates", soft + options.anneal_updates)
+        for name, is_idle, (after, begin) in (
+            ("beta", options.beta and options.ramps == "clamped" and not first, at_first),
+            ("prior", options.beta and options.prior == "aggregated" and first < 1, grown),
+            ("target_depth", options.target_depth and options.depth_weight and not second, grown),
+            ("sharing_weight", options.sharing_weight and not second, grown),
+        ):
+            if is_idle:
+                yield (
+                    f"training.latent.{name} has no effect with training.max_updates = {num_updates:,}, since it "
+                    f"counts after {after} = {begin:,}; lower that"
+                )
+        if options.inner_updates > num_updates:
+            yield (
+                f"training.latent.inner_updates = {options.inner_updates:,} is more than training.max_updates = "
+                f"{num_updates:,}, so that logits are never updated; lower it"
+            )
 
     # Passes
 
@@ -181,6 +206,14 @@ def latent_training(recipe: Recipe, model: ModelConfig) -> LatentTraining | None
     if problems:
         raise ConfigError("recipe", problems)
     return LatentTraining(recipe.training, model, recipe.seed)
+
+
+def use_gates_of(recipe: Recipe, model: DepthwisePreTrainedModel) -> None:
+    """Outside training: the gates that the recipe evaluates with, or else the model's own. Samples follow its seed."""
+    own = model.config.options.latent
+    mode = recipe.evaluation.gates or (None if own is None else own.gates)
+    if mode is not None:
+        model.use_gates(mode, recipe.seed)
 
 
 def _of_languages(divergence: Float[Tensor, "G"], languages: Tensor | None) -> Float[Tensor, ""]:

@@ -219,6 +219,10 @@ class MultilingualTranslation(Translation):
         by_pair = {f"nll/{pair}": totals[f"nll/{pair}"] / totals[f"tokens/{pair}"] for pair in seen}
         return {**found, MEAN: _mean(by_pair.values()), **by_pair} if seen else found
 
+    def validation_names(self) -> tuple[str, ...]:
+        """With those of all pairs, which the data of one language may lack."""
+        return (*super().validation_names(), MEAN, *(f"nll/{pair}" for pair in self.pairs))
+
     @property
     def lower_is_better(self) -> frozenset[str]:  # type: ignore[override]
         return super().lower_is_better | {MEAN, *(f"nll/{pair}" for pair in self.pairs)}

@@ -1,5 +1,6 @@
 """What the trainer does for latent layers beside its updates: the objective, two levels of updates, and a record."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from torch import nn
 from depthwise.depth import LatentLayers
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Losses, Task
-from depthwise.tasks.latent_training import LatentTraining
+from depthwise.tasks.latent_training import LatentTraining, use_gates_of
 from depthwise.training.metrics_file import MetricsFile
 
 RECORD = "layers.jsonl"
 """Probabilities and samples of all layers at every line of ``metrics.jsonl``."""
+log = logging.getLogger(__name__)
 
 
 class LatentSteps:
@@ -21,12 +23,11 @@ class LatentSteps:
 
     def __init__(self, task: Task, model: nn.Module, folder: Path) -> None:
         self.latent: LatentTraining | None = task.latent
-        self.gates = task.recipe.evaluation.gates
+        self._max_updates = task.recipe.training.max_updates
         self._layers = [module for module in model.modules() if isinstance(module, LatentLayers)]
         self._record = MetricsFile(folder / RECORD)
         assert isinstance(model, DepthwisePreTrainedModel)
-        if self.gates is not None:
-            model.use_gates(self.gates, task.recipe.seed)
+        use_gates_of(task.recipe, model)
         if self.latent is not None:
             self.latent.attach(model)
 
@@ -37,8 +38,13 @@ class LatentSteps:
         return None if lr is None else float(lr)
 
     def begin(self, num_updates: int) -> None:
-        if self.latent is not None:
-            self._record.begin(num_updates)
+        """Behind so many updates. At the very beginning it is said which options will have no effect."""
+        if self.latent is None:
+            return
+        self._record.begin(num_updates)
+        if self._max_updates is not None and not num_updates:
+            for sentence in self.latent.without_effect(self._max_updates):
+                log.warning("%s", sentence)
 
     def added(self, losses: Losses, batch: Mapping[str, Any], num_passes: int) -> Losses:
         """The losses of a pass with its share of the objective of the gates, of so many passes in the update."""

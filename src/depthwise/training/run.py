@@ -25,6 +25,7 @@ from depthwise.evaluation.timing import hardware
 from depthwise.kernels.attention import for_changing_lengths
 from depthwise.tasks import Task, open_task
 from depthwise.tasks.build import RECIPE
+from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 from depthwise.training.beginning import begun
 from depthwise.training.checkpoints import newest_whole, progress_of, update_of
 from depthwise.training.checks import check_training
@@ -160,6 +161,11 @@ def check_metric(task: Task) -> None:
     known = {*task.validation_names(), *task.known_metrics()}
     if name is not None and name not in known:
         message = f'"{name}" is none of {", ".join(sorted(known))}'
+        raise ConfigError("recipe", [Problem("training.metric", message)])
+    wanted = name or task.metric
+    is_of_text = isinstance(task, SequenceToSequence) and wanted not in task.validation_names()
+    if task.recipe.training.shard and task.recipe.data.valid and is_of_text:
+        message = f"{wanted} is of text, which a model in shards does not write; set it to nll, and evaluate afterwards"
         raise ConfigError("recipe", [Problem("training.metric", message)])
 
 

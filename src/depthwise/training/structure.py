@@ -60,8 +60,8 @@ class StructureSteps:
             return None if name is None else Problem(f"training.{name}", message)
         if self.target is None:
             return None
-        least = self.structure.num_static
-        most = least + self.structure.num_adaptive
+        least = self.structure.least
+        most = self.structure.num_static + self.structure.num_adaptive
         if not self.cost:
             message = "has no effect without training.depth_cost, the price of a layer more or less; set it"
         elif least < self.target < most:
