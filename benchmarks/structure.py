@@ -368,7 +368,7 @@ def in_short(command: str) -> str:
 def plot_thresholds(found: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    figure, (layers, lost) = plt.subplots(1, 2, figsize=(11, 5.5), layout="constrained")
+    figure, (layers, lost) = plt.subplots(1, 2, figsize=(11, 5 + 0.22 * len(found)), layout="constrained")
     for number, (command, points) in enumerate(found.items()):
         gammas, depths, losses = zip(*points, strict=True)
         style = {"marker": "osvD^<>Xph"[number % 10], "markersize": 4, "label": in_short(command)}
@@ -378,7 +378,7 @@ def plot_thresholds(found: Mapping[str, Sequence[tuple[float, float, float]]], p
     lost.set(xlabel="γ", ylabel="points lost against all layers")
     for axis in (layers, lost):
         axis.grid(alpha=0.3)
-    figure.legend(*lost.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    figure.legend(*lost.get_legend_handles_labels(), loc="outside lower center", fontsize="small")
     figure.savefig(path, dpi=150)
 
 
