@@ -42,3 +42,9 @@ def heeded() -> Iterator[Interrupt]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def leave_signals_to_the_trainer(worker: int) -> None:
+    """A signal that reaches all processes, as Ctrl-C does, must not end a worker before the update that needs it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)

@@ -7,9 +7,9 @@ device: batches are pinned and copied while it works, sums for the log stay ther
 
 import json
 import math
-import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ from depthwise.training.checkpoints import PROGRESS, clear_away, remove_unfinish
 from depthwise.training.gradients import gradient_norms
 from depthwise.training.graphs import RecordedPasses
 from depthwise.training.half_states import HalfStates, half_precision
-from depthwise.training.interrupts import STOPS, Interrupt
+from depthwise.training.interrupts import Interrupt, leave_signals_to_the_trainer
 from depthwise.training.latent import LatentSteps
 from depthwise.training.meters import Meter
 from depthwise.training.metrics_file import MetricsFile
 from depthwise.training.optimizers import build_optimizer
 from depthwise.training.processes import Team
 from depthwise.training.schedules import build_schedule, schedule_options, set_rates
+from depthwise.training.sharding import begin_states, grouped_by_blocks
 from depthwise.training.steering import Steering
 from depthwise.training.stream import BatchStream, EpochRows
 from depthwise.training.structure import StructureSteps, expected_depths
@@ -119,7 +120,7 @@ class DepthwiseTrainer(Trainer):
             collate_fn=rows.collate,
             num_workers=workers,
             prefetch_factor=8 if workers else None,
-            worker_init_fn=_leave_signals_to_the_trainer,
+            worker_init_fn=leave_signals_to_the_trainer,
             pin_memory=on_gpu,
             generator=torch.Generator(),  # so that the global one, which dropout draws from, is left alone
         )
@@ -221,6 +222,10 @@ class DepthwiseTrainer(Trainer):
             scale = 1.0 if scaler is None else scaler.get_scale()
             norms = gradient_norms(self.accelerator.unwrap_model(model))
             self._norms = {name: norm / scale for name, norm in norms.items()}
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        with grouped_by_blocks(self.trained_model) if self.is_fsdp_enabled else nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         if self.optimizer is None:
@@ -346,6 +351,9 @@ class DepthwiseTrainer(Trainer):
         place = self.run / f"checkpoint-{self.state.global_step}"
         leads = self.is_world_process_zero()
         progress = self._progress_now()
+        if self.is_fsdp_enabled:
+            assert self.optimizer is not None
+            begin_states(self.optimizer)
         try:
             with written(place, leads=leads) as workshop:
                 self._writing_to = workshop
@@ -387,9 +395,3 @@ def chosen_updates(task: Task, history: Sequence[Mapping[str, Any]]) -> list[int
         history = sorted(history, key=lambda entry: (sign * entry["value"], entry["update"]))
         return [entry["update"] for entry in history[: training.average]]
     return [entry["update"] for entry in history[-training.average :]]
-
-
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """A signal that reaches all processes, as Ctrl-C does, must not end a worker before the update that needs it."""
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
