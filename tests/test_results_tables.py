@@ -270,7 +270,7 @@ def is_of_pruning(metric: str, result: str, recipe: Recipe, known: Collection[st
     return match["score"] in (None, *RATES, *known) and match["language"] in (None, *languages)
 
 
-OF_STRUCTURE = ("frontier-", "speeds-", "cpu-frontier-", "cpu-speeds-")
+OF_STRUCTURE = ("frontier-", "speeds-")
 """Results that ``benchmarks/structure.py`` makes; what they hold is tested there."""
 
 

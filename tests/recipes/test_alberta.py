@@ -34,7 +34,7 @@ def options(name: str, *changes: str) -> ModelConfig:
 
 def test_all_are_there() -> None:
     assert {name.rpartition("/")[2] for name in PRETRAINING} == {
-        *(f"alberta-small{kind}" for kind in ("", "-fixed", "-mean", "-wanted", "-wanted-fixed", "-cpu", "-cpu-fixed")),
+        *(f"alberta-small{kind}" for kind in ("", "-fixed", "-mean", "-wanted", "-wanted-fixed")),
         *(f"alberta-{size}" for size in ("base", "large", "xlarge", "xxlarge")),
     }
     assert {f"classification/alberta-{task}" for task in GLUE} < set(TUNING)
@@ -57,11 +57,11 @@ def test_pretraining_masks_ngrams_and_learns_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRETRAINING)
 def test_what_one_gpu_trains_is_recorded(name: str) -> None:
-    """The others are for several processes, or for a CPU, which record nothing."""
-    assert read_recipe(name).training.graphs == ("-small" in name and "-cpu" not in name)
+    """The others are for several processes, which record nothing."""
+    assert read_recipe(name).training.graphs == ("-small" in name)
 
 
-@pytest.mark.parametrize("kind", ["", "-wanted", "-cpu"])
+@pytest.mark.parametrize("kind", ["", "-wanted"])
 def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep(kind: str) -> None:
     small, fixed = (options(f"masked_language_modeling/alberta-small{kind}{end}") for end in ("", "-fixed"))
     assert small.encoder == fixed.encoder
@@ -73,13 +73,12 @@ def test_the_small_one_is_small_and_its_fixed_counterpart_as_wide_and_deep(kind:
 
 
 def test_as_many_layers_as_are_wanted_run_all_blocks() -> None:
-    for kind, wanted in (("wanted", 6), ("cpu", 7)):
-        name = f"masked_language_modeling/alberta-small-{kind}"
-        recipe, encoder = read_recipe(name), options(name).encoder
-        assert encoder is not None
-        blocks = [encoder.block_of(layer) for layer in range(12)]
-        assert recipe.training.depth_target == wanted
-        assert set(blocks[:wanted]) == set(blocks) == set(range(6))
+    name = "masked_language_modeling/alberta-small-wanted"
+    recipe, encoder = read_recipe(name), options(name).encoder
+    assert encoder is not None
+    blocks = [encoder.block_of(layer) for layer in range(12)]
+    assert recipe.training.depth_target == 6
+    assert set(blocks[:6]) == set(blocks) == set(range(6))
 
 
 @pytest.mark.parametrize(
@@ -125,15 +124,22 @@ def tiny(model: ModelConfig) -> ModelConfig:
 
 @pytest.mark.parametrize("name", TUNING)
 def test_tuning_begins_with_a_pretrained_encoder(name: str) -> None:
-    begins, kind = read_recipe(name).model["from"], re.search("-small(-cpu(-fixed)?)?(?=-)", name)
+    begins, kind = read_recipe(name).model["from"], re.search("-small(-wanted(-fixed)?)?(?=-)", name)
     assert begins == ("runs/alberta-base" if kind is None else f"runs/alberta{kind[0]}")
     assert f"masked_language_modeling/{begins.removeprefix('runs/')}" in PRETRAINING
 
 
-@pytest.mark.parametrize("task", ["classification/{}-sst2", "classification/{}-mr", "tagging/{}-conll2003"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        name.replace("alberta-small-wanted", "{}")
+        for name in TUNING
+        if "-small-wanted-" in name and "-fixed" not in name
+    ],
+)
 def test_fixed_depth_is_tuned_like_what_is_compared_with_it(task: str) -> None:
-    ours, fixed = (read_recipe(task.format(f"alberta-small-cpu{kind}")) for kind in ("", "-fixed"))
-    assert (ours.training.depth_cost, ours.training.depth_target) == (0.1, 7)
+    ours, fixed = (read_recipe(task.format(f"alberta-small-wanted{kind}")) for kind in ("", "-fixed"))
+    assert (ours.training.depth_cost, ours.training.depth_target) == (0.1, 6)
     assert replace(ours.training, depth_cost=0.0, depth_target=None) == fixed.training
     assert (ours.data, ours.tokenizer, ours.evaluation) == (fixed.data, fixed.tokenizer, fixed.evaluation)
 

@@ -50,6 +50,10 @@ ROWS = {
         "both-24-24",
     ),
     "small, from pictures": ("multilingual/latent-multi30k", "6-6 12-12 12-24 12-24-layerdrop decoder-12-24"),
+    "small, from pictures into one": (
+        "multilingual/latent-multi30k-m2o",
+        "12-12 encoder-24-12 decoder-12-24 both-24-24",
+    ),
 }
 """The names of all rows, behind what they have in common. Where a table has the row of another one, it has its recipe:
 β = 1 of Table 6, all terms of Table 7 and I = 2 of Table 9 are in Tables 4 and 5."""
