@@ -14,6 +14,8 @@ from depthwise.shapes import Bool, Float, Int, Tensor
 class Gate:
     """A gate on every residual branch of one block, for all (scalar), per row ``(B,)`` or per token ``(B, T)``.
 
+    With three axes, ``(B, 1, 1)`` or ``(B, T, 1)``, it meets states as it is.
+
     ``run`` selects: where it is false the token leaves the block as it entered, bit for bit. ``weight`` multiplies the
     branch. Either may be none; both together weigh the branch of those who run. ``whole`` weighs what the block adds in
     the place of its branches, x + g (block(x) − x).

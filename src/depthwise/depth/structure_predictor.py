@@ -46,7 +46,7 @@ class RowGates:
 
     def depths_at(self, threshold: float) -> Int[Tensor, "B"]:
         """How many of these layers each row would run up to the first whose weight is below a threshold."""
-        return (self.weight >= threshold).long().cumprod(0).sum(0)
+        return (self.weight >= threshold).cumprod(0).sum(0)
 
 
 class StructureExit(Policy):

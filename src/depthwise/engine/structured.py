@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from depthwise.depth import RowGates, StructurePredictor
+from depthwise.depth import Gate, RowGates, StructurePredictor
 from depthwise.memory import Index, sent
 from depthwise.models.stack import Stack, StackOutput
 from depthwise.shapes import Bool, Float, Int, Tensor
@@ -52,19 +52,21 @@ class Begun:
             return np.full(num_rows, length)
         return length - self.real[:, ::-1].argmax(1)
 
+    @cached_property
+    def stays(self) -> npt.NDArray[np.bool_]:
+        """Which rows run each layer."""
+        return np.arange(len(self.gates.weight))[:, None] < self.depths
+
     def num_places(self) -> Index:
         """What rows that are still there take up in each layer, up to the longest of them once some have left."""
-        found = []
-        for layer in range(len(self.gates.weight)):
-            stays = self.depths > layer
-            num, longest = int(stays.sum()), self.ends[stays].max(initial=0)
-            found.append(num * (self.x.shape[1] if num == len(stays) else longest))
-        return np.array(found)
+        num = self.stays.sum(1)
+        longest = (self.stays * self.ends).max(1, initial=0)
+        return num * np.where(num == len(self.x), self.x.shape[1], longest)
 
     def num_run(self) -> Index:
         """How many real tokens run each layer."""
         lengths = np.full(len(self.x), self.x.shape[1]) if self.real is None else self.real.sum(1)
-        return np.array([lengths[self.depths > layer].sum() for layer in range(len(self.gates.weight))])
+        return self.stays @ lengths
 
 
 def run_static(
@@ -98,17 +100,15 @@ def go_on_by_rows(stack: Stack, begun: Begun) -> tuple[StackOutput, Int[Tensor, 
 def _run_adaptive(stack: Stack, begun: Begun) -> Float[Tensor, "B T D"]:
     """Rows lie with the deepest first, so that those who stay are the first ones: nothing is gathered on the way, and
     whoever leaves is copied to its place once. A device that waits for its host hears of little more than of blocks."""
-    first, num_layers = begun.num_static, len(begun.gates.weight)
-    staying = [int((begun.depths > number).sum()) for number in range(num_layers)]
-    if all(num in (0, len(begun.x)) for num in staying):
-        x = begun.x
-        for number in range(staying.count(len(begun.x))):
-            gate = RowGates(begun.gates.weight).gate(number)
-            x, _ = stack.run_layer(first + number, x, valid=begun.valid, gate=gate)
+    first, x, staying = begun.num_static, begun.x, begun.stays.sum(1).tolist()
+    weight = begun.gates.weight.to(x.dtype)[..., None, None]  # as branches meet it
+    if all(num in (0, len(x)) for num in staying):
+        for number, own in enumerate(weight[: staying.count(len(x))].unbind(0)):
+            x, _ = stack.run_layer(first + number, x, valid=begun.valid, gate=Gate(weight=own))
         return x
     order = np.argsort(-begun.depths, kind="stable")
     there = sent(torch.from_numpy(order), begun.x.device)
-    x, weight = begun.x.index_select(0, there), begun.gates.weight.index_select(1, there)
+    x, weight = x.index_select(0, there), weight.index_select(1, there)
     here = None if begun.valid is None else begun.valid.index_select(0, there)
     done, ends = x.clone(), begun.ends[order]
     for number, num in enumerate(staying):
@@ -118,7 +118,7 @@ def _run_adaptive(stack: Stack, begun: Begun) -> Float[Tensor, "B T D"]:
                 break
             longest = int(ends[:num].max())
             x, weight, here = x[:num, :longest], weight[:, :num], None if here is None else here[:num, :longest]
-        x, _ = stack.run_layer(first + number, x, valid=here, gate=RowGates(weight).gate(number))
+        x, _ = stack.run_layer(first + number, x, valid=here, gate=Gate(weight=weight[number]))
     else:
         done[: len(x), : x.shape[1]] = x
     return torch.empty_like(done).index_copy_(0, there, done)

@@ -112,7 +112,8 @@ class DepthwiseModel(DepthwisePreTrainedModel):
             if self.pooler is None:
                 return encoded
             valid = valid_tokens(attention_mask, ids, "attention_mask", self.config.pad_token_id)
-            return encoded.replaced(pooler_output=self.pooler(encoded.last_hidden_state, valid))
+            encoded.pooler_output = self.pooler(encoded.last_hidden_state, valid)  # a new output takes its time
+            return encoded
         ids = _given(decoder_input_ids, "decoder_input_ids")
         if encoder_outputs is None and not (state is not None and state.memories):
             source_ids = _given(input_ids, "input_ids")

@@ -201,5 +201,5 @@ def _is_as_made(norm: nn.Module) -> bool:
 
 
 def _per_token(gate: Tensor) -> Tensor:
-    """A gate for all, per row or per token, ready to meet (B, T, D)."""
-    return gate if gate.dim() == 0 else gate.view(*gate.shape, *(1,) * (3 - gate.dim()))
+    """A gate for all, per row or per token, ready to meet (B, T, D); one that is ready already stays as it is."""
+    return gate if gate.dim() in (0, 3) else gate.view(*gate.shape, *(1,) * (3 - gate.dim()))
