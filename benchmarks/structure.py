@@ -100,7 +100,8 @@ def main() -> None:
         if options.what == "draw":
             plot(kept, options.plot)
         else:
-            plot_thresholds(by_threshold(kept, options.only), options.plot)
+            plot_thresholds(found := by_threshold(kept, options.only), options.plot)
+            print(f"{options.plot}: {len(found)} runs")
         return
     run = load_run(options.run, device=options.device)
     if options.what != "speeds" and run.model.structure is None:

@@ -40,7 +40,7 @@ def miniature(recipe: Recipe, data: Mapping[str, Any], cache: str) -> Recipe:
     if latent is not None and latent["target_depth"] is not None:
         latent["target_depth"] = [depth and min(depth, 2) for depth in latent["target_depth"]]
     if recipe.training.depth_target is not None:
-        options["training"]["depth_target"] = min(recipe.training.depth_target, 2)
+        options["training"]["depth_target"] = min(recipe.training.depth_target, MOST_LAYERS)
     return parse_recipe(options, source="miniature")
 
 

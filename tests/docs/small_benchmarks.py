@@ -162,7 +162,7 @@ BENCHMARKS = {
         {"serving_reliability.MOST_GROWTH": math.inf},
     ),
     "structure": Small(
-        '"threshold"|_of_full_',
+        r'"threshold"|_of_full_|: \d+ runs$',
         {"limit": 4},
         {
             "structure.TIMED": {1: 2, 2: 3},

@@ -26,6 +26,8 @@ from .calling import run_main
 from .miniature import UPDATES, has_tokenizer_of_run, miniature
 from .servers import Servers
 
+RECORDS = "docs/results/structure.json"
+"""What pages draw from as it is."""
 DEMO_NUMBERS = number_words.split_numbers(200, 100, 12)
 """Enough for validation to calibrate a risk by."""
 SPLITS = ("train", "valid", "test")
@@ -242,6 +244,7 @@ def write_files(folder: Path) -> None:
     for name in ("text.txt", "article.txt", "letter.txt", "FILE"):
         write(name, "".join(f"{english}\n" for english, _ in PAIRS))
     write("RECIPE", RECIPE)
+    write(RECORDS, (REPOSITORY / RECORDS).read_text(encoding="utf-8"))
 
 
 def write_pair(folder: Path, pair: str) -> None:
