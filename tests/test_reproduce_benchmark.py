@@ -87,17 +87,15 @@ def test_workers_start_as_in_a_plain_call(reproduce: Any) -> None:
 
 
 def test_who_begins_with_another_waits(reproduce: Any) -> None:
-    rows = reproduce.wanted(
-        [tables_of(reproduce)[name] for name in ("structure", "structure-fixed", "structure-pretrained")]
-    )
+    tables = ("structure", "structure-fixed", "structure-wanted", "structure-wanted-fixed", "structure-pretrained")
+    rows = reproduce.wanted([tables_of(reproduce)[name] for name in tables])
     ways = yaml.safe_load(reproduce.EVALUATIONS.read_text(encoding="utf-8"))
     jobs = {job.name: job for job in reproduce.jobs_of(rows, [1], ways, Path("runs"))}
     assert jobs["alberta-small-mr"].needs == ("alberta-small",)
     assert jobs["alberta-small-mr-model.from_runs_alberta_small_fixed"].needs == ("alberta-small-fixed",)
     assert jobs["alberta-small"].needs == ()
-    taught = next(job for job in jobs.values() if "teacher" in job.name and job.recipe.endswith("-mr"))
-    teacher = "alberta-small-mr-model.from_runs_alberta_small_wanted_fixed"
-    assert taught.needs == ("alberta-small-wanted", teacher)
+    taught = jobs["alberta-small-wanted-mr-training.teacher.run_runs_alberta_small_wanted_fixed_mr"]
+    assert taught.needs == ("alberta-small-wanted", "alberta-small-wanted-fixed-mr")
 
 
 def test_long_names_stay_short_and_apart(reproduce: Any) -> None:

@@ -143,7 +143,11 @@ PADDED: dict[str, dict[str, Any]] = {
     "order": {"model": {"sentence_order": True}},
     "exits": {"model": {"exits": {}}},
     "structure": {
-        "model": {"encoder": {**STACK, "norm": "pre"}, "structure": {"num_static": 1}, "sentence_order": True}
+        "model": {
+            "encoder": {**STACK, "norm": "pre"},
+            "structure": {"num_static": 1, "allow_zero": True},
+            "sentence_order": True,
+        }
     },
     "n-grams": {"masking": {"rate": 0.2, "units": "ngrams", "max_ngram": 5}},
 }
