@@ -19,9 +19,10 @@ STRUCTURE = {"num_static": 1}
 LENGTHS = (6, 3, 5, 4, 6, 1)
 
 
-def structured(head: str, mixer: str, **stack: Any) -> Any:
+def structured(head: str, mixer: str, *, allow_zero: bool = False, **stack: Any) -> Any:
     torch.manual_seed(3)
-    config = config_for(head, mixer, stack={"num_layers": 4, **stack}, structure=STRUCTURE)
+    structure = {**STRUCTURE, "allow_zero": allow_zero}
+    config = config_for(head, mixer, stack={"num_layers": 4, **stack}, structure=structure)
     return decisive(randomized(HEADS[head](config)).double().eval())
 
 
@@ -123,6 +124,21 @@ def test_the_engine_with_distances_and_shared_blocks(draw_batch: Any, head: str)
     found, expected = Engine(model)(**batch), model(**batch)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-11)
     assert torch.equal(found.depths, expected.depths)
+
+
+@pytest.mark.parametrize("executor", [CompactEncoder, MaskedEncoder])
+def test_where_no_row_needs_a_layer_none_runs(draw_batch: Any, executor: Callable[[], Any]) -> None:
+    model = structured("token_classification", "attention", allow_zero=True)
+    batch = draw_batch("token_classification", LENGTHS)
+    with torch.no_grad():
+        model.structure.out.bias[0] += 1e3
+    model.use_policy(StructureExit(StructureExitConfig(threshold=0.5)))
+    expected, real = model(**batch), batch["attention_mask"].bool()
+    with torch.inference_mode(), executed_by(executor()):
+        found = model(**batch)
+    assert set(found.depths[real].tolist()) == {1}
+    assert torch.equal(found.depths, expected.depths)
+    torch.testing.assert_close(found.logits[real], expected.logits[real], rtol=1e-9, atol=1e-11)
 
 
 def test_without_padding_and_with_padding_on_the_left() -> None:
