@@ -52,7 +52,7 @@ ROWS = {
     "small, from pictures": ("multilingual/latent-multi30k", "6-6 12-12 12-24 12-24-layerdrop decoder-12-24"),
     "small, from pictures into one": (
         "multilingual/latent-multi30k-m2o",
-        "12-12 encoder-24-12 decoder-12-24 both-24-24",
+        "wide-6-6 12-12 24-24 24-24-layerdrop 24-24-rezero 24-24-dense encoder-24-12 decoder-12-24 both-24-24",
     ),
 }
 """The names of all rows, behind what they have in common. Where a table has the row of another one, it has its recipe:

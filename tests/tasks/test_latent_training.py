@@ -55,6 +55,15 @@ def test_weights_grow_one_after_the_other() -> None:
     assert not soft.is_hard(10**6)
 
 
+@pytest.mark.parametrize(("soft_updates", "hard"), [(30, [False, False, True]), (None, [False, False, False])])
+def test_weights_may_grow_before_samples_are_hard(soft_updates: int | None, hard: list[bool]) -> None:
+    options = {"beta": 2.0, "target_depth": (2,), "depth_weight": 0.5, "anneal_updates": 20}
+    training, _ = learning(**options, soft_updates=soft_updates, anneal_from=10)
+    found = [training.weights(update)[:2] for update in (0, 10, 20, 30, 40, 50, 90)]
+    assert found == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0.25), (2, 0.5), (2, 0.5)]
+    assert [training.is_hard(update) for update in (0, 29, 30)] == hard
+
+
 def test_ramps_of_the_released_code() -> None:
     """β begins below 0, and λ is multiplied by itself until it is grown."""
     options = {"beta": 2.0, "target_depth": (2,), "depth_weight": 0.5, "soft_updates": 10, "anneal_updates": 20}
@@ -172,6 +181,9 @@ SHORT: dict[str, Any] = {"soft_updates": 10, "anneal_updates": 20}
         (31, {"sharing_weight": 0.1}, ["sharing_weight  after soft_updates + anneal_updates = 30"]),
         (30, {"prior": "aggregated"}, ["prior  after soft_updates + anneal_updates = 30"]),
         (31, {"prior": "aggregated"}, []),
+        (21, {"anneal_from": 20}, ["beta  after anneal_from = 20"]),
+        (22, {"anneal_from": 0, "target_depth": (2,)}, []),
+        (21, {"anneal_from": 0, "target_depth": (2,)}, ["target_depth  after anneal_from + anneal_updates = 20"]),
         (11, {"beta": 0.0}, []),
         (11, {"ramps": "fairseq"}, []),
         (31, {"ramps": "fairseq", "target_depth": (2,)}, ["target_depth  after soft_updates + anneal_updates = 30"]),

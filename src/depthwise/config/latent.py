@@ -69,7 +69,9 @@ class LatentTrainingConfig:
     """β, the weight of the divergence from the prior, which is a sum over layers beside a loss by token; 0 leaves it
     out. The released code divides that sum by the number of layers: its weight is β times as many."""
     anneal_updates: int = 5000
-    """Updates over which β grows from 0, after the soft ones, and over which λ grows after that."""
+    """Updates over which β grows from 0, from ``anneal_from`` on, and over which λ grows after that."""
+    anneal_from: int | None = None
+    """The update from which β grows. None means behind the soft ones, or from the first on where all are soft."""
     soft_updates: int | None = 500
     """Updates with soft samples; later ones are 0 or 1, with the gradient of soft ones (straight through). None means
     that they stay soft."""
@@ -148,6 +150,7 @@ MODEL_RULES: Rules = {
 TRAINING_RULES: Rules = {
     "beta": partial(at_least, 0),
     "anneal_updates": partial(at_least, 0),
+    "anneal_from": partial(at_least, 0),
     "soft_updates": partial(at_least, 0),
     "kl": partial(choice, KL_FORMS),
     "prior": partial(choice, PRIORS),

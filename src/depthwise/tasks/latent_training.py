@@ -48,13 +48,14 @@ class LatentTraining:
     # Schedules
 
     @property
-    def _soft_updates(self) -> int:
-        return self.options.soft_updates or 0
+    def _anneal_from(self) -> int:
+        begin = self.options.anneal_from
+        return (self.options.soft_updates or 0) if begin is None else begin
 
     def _growth(self, update: int) -> tuple[float, float]:
         """How far the weights of both terms have grown, from 0 to 1."""
         anneal = self.options.anneal_updates
-        since = update - self._soft_updates
+        since = update - self._anneal_from
 
         def share(num: int) -> float:
             return min(1.0, num / anneal) if anneal else float(num >= 0)
@@ -90,11 +91,12 @@ class LatentTraining:
         """Of options that change nothing in so few updates, why that is. It is no error: short trials of a recipe keep
         what it says of long ones.
         """
-        options, soft = self.options, self._soft_updates
+        options, begin = self.options, self._anneal_from
         first, second = self._growth(num_updates - 1)
-        at_first = ("soft_updates", soft)
-        grown = ("soft_updates + anneal_updates", soft + options.anneal_updates)
-        for name, is_idle, (after, begin) in (
+        named = "soft_updates" if options.anneal_from is None else "anneal_from"
+        at_first = (named, begin)
+        grown = (f"{named} + anneal_updates", begin + options.anneal_updates)
+        for name, is_idle, (after, update) in (
             ("beta", options.beta and options.ramps == "clamped" and not first, at_first),
             ("prior", options.beta and options.prior == "aggregated" and first < 1, grown),
             ("target_depth", options.target_depth and options.depth_weight and not second, grown),
@@ -103,7 +105,7 @@ class LatentTraining:
             if is_idle:
                 yield (
                     f"training.latent.{name} has no effect with training.max_updates = {num_updates:,}, since it "
-                    f"counts after {after} = {begin:,}; lower that"
+                    f"counts after {after} = {update:,}; lower that"
                 )
         if options.inner_updates > num_updates:
             yield (
