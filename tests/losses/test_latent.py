@@ -62,3 +62,27 @@ def test_the_distance_to_a_depth() -> None:
 def test_sharing() -> None:
     assert float(sharing_entropy(torch.tensor([0.0, 1.0]))) == 0
     assert float(sharing_entropy(torch.tensor([0.5, 1.0]))) == pytest.approx(0.5 * math.log(2))
+
+
+@pytest.mark.parametrize(
+    ("squared", "depth_weight", "sharing_weight", "num_undecided"),
+    [(True, 0.025, 0.05, 0), (False, 0.1, 0.1, 0), (False, 0.5, 0.05, 24), (False, 5.0, 0.5, 24)],
+)
+def test_what_stays_of_the_distance_keeps_gates_from_deciding(
+    squared: bool, depth_weight: float, sharing_weight: float, num_undecided: int
+) -> None:
+    """Where K is reached the distance itself still pushes, to and fro, and Adam makes all steps small beside that: only
+    the ratio of both weights matters. Its square does not push there.
+    """
+    logits = torch.nn.Parameter(torch.randn(4, 24, generator=torch.Generator().manual_seed(0)) / 2)
+    optimizer = torch.optim.Adam([logits], lr=0.05, betas=(0.9, 0.98))
+    for _ in range(400):
+        used = logits.sigmoid().mean(0)
+        distance = depth_distance(used, 12.0, squared=squared)
+        optimizer.zero_grad()
+        (depth_weight * distance + sharing_weight * sharing_entropy(used)).backward()
+        optimizer.step()
+    probabilities = logits.detach().sigmoid()
+    undecided = ((probabilities > 0.1) & (probabilities < 0.9)).sum(-1).float().mean()
+    assert float(undecided) == pytest.approx(num_undecided, abs=1)
+    assert probabilities.sum(-1).mean().item() == pytest.approx(12, abs=0.5)

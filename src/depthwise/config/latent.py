@@ -91,7 +91,8 @@ class LatentTrainingConfig:
     depth_weight: float = 0.1
     """λ, the weight of the distance to K."""
     depth_loss: str = "absolute"
-    """That distance itself (``absolute``) or its ``square``."""
+    """That distance itself (``absolute``), or its ``square``, whose pull ends at K, so that ``sharing_weight`` can make
+    every gate decide there."""
     utilisation: str = "probabilities"
     """What u counts: ``probabilities`` of layers, or ``samples``."""
     sharing_weight: float = 0.0
