@@ -15,11 +15,13 @@ def test_pictures(latent: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     assert {"utilisation.png", "samples.png", "gradients.png", "learning.png", "depths.png", "languages.png"} == names
     assert all((tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG") for name in names)
     assert str(tmp_path / "pictures" / "samples.png") in output
+    assert "between 0.1 and 0.9" in output
 
 
 def test_one_side(latent: Path, depthwise: Depthwise, tmp_path: Path) -> None:
-    code, _, errors = depthwise("layers", latent, "--side", "encoder", "--out", tmp_path / "pictures")
+    code, output, errors = depthwise("layers", latent, "--side", "encoder", "--out", tmp_path / "pictures")
     assert code == 0, errors
+    assert "no gates of the encoder are on record" in output
     assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["learning.png"]
     code, _, errors = depthwise("layers", latent, "--side", "middle", "--out", tmp_path / "pictures")
     assert code == 2

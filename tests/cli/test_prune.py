@@ -222,6 +222,23 @@ def test_names_and_changes_are_about_what_is_measured(
     assert not (tmp_path / "smaller").exists()
 
 
+@pytest.mark.parametrize(
+    ("told", "code", "message"),
+    [
+        (["evaluation.gates=sampled"], 2, "soft, hard and pruned with --measure"),
+        (["generation.num_beams=0"], 1, "num_beams"),
+        (["data.test=nowhere"], 1, "nowhere"),
+        (["model.width=3"], 1, "model.width"),
+    ],
+)
+def test_nothing_is_written_where_it_cannot_be_measured(
+    latent_run: Path, depthwise: Depthwise, tmp_path: Path, told: list[str], code: int, message: str
+) -> None:
+    found, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", "--measure", "--device", "cpu", *told)
+    assert (found, message in errors) == (code, True), errors
+    assert not (tmp_path / "smaller").exists()
+
+
 def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     """Each language by its own layers, named for every line or once for all."""
     texts = ["a b c", "b"]

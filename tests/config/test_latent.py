@@ -69,6 +69,7 @@ def test_structures_that_cannot_be(options: dict[str, Any], message: str) -> Non
         ({"beta": 0.0, "prior_counts": (1.0, 2.0)}, "prior_counts", "has no effect with a beta of 0"),
         ({"prior": "aggregated"}, "prior", "needs several languages"),
         ({"kl": "fairseq", "prior_counts": (1.0, 2.0)}, "prior_counts", "has no effect with kl fairseq"),
+        ({"beta": 0.0, "anneal_from": 5}, "anneal_from", "has no effect with nothing that grows; raise beta"),
         ({"temperature_updates": 5}, "temperature_updates", "has no effect without final_temperature"),
     ],
 )
@@ -112,7 +113,7 @@ def test_a_depth_for_one_side_alone() -> None:
         ({"latent": {"target_depth": 0}}, "give a number of layers, 1 or more"),
         ({"latent": {"target_depth": [None, 0]}}, "give a number of layers, 1 or more"),
         ({"latent": {"target_depth": [None]}}, "names no depth; give a number of layers, or leave it out"),
-        ({"latent": {"target_depth": ["x"]}}, "expected a list of whole numbers or null"),
+        ({"latent": {"target_depth": ["x"]}}, "expected a list of whole numbers and nulls or null"),
         ({"latent": {"bta": 1}}, "did you mean training.latent.beta"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import AxesImage
 
 from depthwise.errors import DataError
-from depthwise.evaluation.layer_figures import figures, read_record
+from depthwise.evaluation.layer_figures import figures, in_use, read_record
 
 UPDATES = [100, 200, 300]
 
@@ -47,6 +47,13 @@ def latent(tmp_path: Path) -> Path:
 def shown(figure: Any, place: int = 0) -> np.ndarray:
     image: AxesImage = figure.axes[place].images[0]
     return np.asarray(image.get_array())
+
+
+def test_what_is_in_use_at_the_end(latent: Path) -> None:
+    """Of de, one of two is above one half at last, 0.7; of fr one with 0.8: all four are undecided."""
+    assert in_use(read_record(latent), "decoder") == (
+        "latent, decoder, update 300: 1 of 2 layers above 0.5, 2 between 0.1 and 0.9, in the mean over 2 languages"
+    )
 
 
 def test_what_is_read(latent: Path) -> None:

@@ -56,6 +56,17 @@ def test_a_language_of_its_own(
     torch.testing.assert_close(torch.cat(steps, 1), model(**batch, decoder_input_ids=ids, **told).logits)
 
 
+def test_gates_that_are_barely_open_or_closed(build: Callable[..., Any]) -> None:
+    """Hard gates and pruning agree where a probability of single precision would be one half."""
+    model = gated(build, "attention", latent={"sides": ["decoder"]})
+    with torch.no_grad():
+        model.latent_layers()["decoder"].logits.copy_(torch.tensor([[1e-8, -1e-8, 0.0, 2.0]]))
+    model.float()
+    kept = layers_to_keep(layer_probabilities(model)).layers["decoder"]
+    assert kept == (0, 3)
+    assert tuple(model.latent_layers()["decoder"].is_open[0].nonzero().flatten().tolist()) == kept
+
+
 def test_what_any_language_uses(build: Callable[..., Any], draw_batch: Callable[..., Any], tmp_path: Any) -> None:
     """Languages agree on the encoder, which loses its gates; those of the decoder stay and are hard."""
     model = gated(build)

@@ -22,13 +22,19 @@ def layers(
     """Draw how layers were used while runs were trained.
 
     Of runs with latent layers: their probabilities and samples over time, by language at the end, and how many are in
-    use. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of all: losses
-    of training and validation.
+    use, which is also printed. Of runs with training.gradient_norms=true: the norms of the gradients of all layers. Of
+    all: losses of training and validation.
     """
-    from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, read_record
+    from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, in_use, read_record
 
-    records = [read_record(run) for run in runs]
+    records, sides = [read_record(run) for run in runs], [side] if side else list(Side)
+    gated = [(record, each) for record in records for each in sides if each in record.probabilities]
+    for record, each in gated:
+        typer.echo(in_use(record, each))
+    if not gated:
+        where = f" of the {side}" if side else ""
+        typer.echo(f"no gates{where} are on record: these runs have none, or ended before their first line of the log")
     out.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures(records, [side] if side else list(Side)).items():
+    for name, figure in figures(records, sides).items():
         figure.savefig(out / f"{name}.png", dpi=DOTS_PER_INCH)
         typer.echo(out / f"{name}.png")

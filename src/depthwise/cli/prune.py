@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from depthwise.tasks import Task
 
 RECIPE = "recipe.yaml"
+GATES = "evaluation.gates"
 NUM_EXAMPLES = 1000
 
 
@@ -76,6 +77,8 @@ def prune(
     """
     if not measure and (changes or name is not None):
         raise typer.BadParameter("says how to measure; add --measure", param_hint="--name, KEY=VALUE")
+    if any(change.partition("=")[0].strip() == GATES for change in changes or []):
+        raise typer.BadParameter("is soft, hard and pruned with --measure; leave it out", param_hint=GATES)
     if heads is not None:
         if language is not None or keep is not None:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--language, --keep")
@@ -100,6 +103,11 @@ def prune(
     pairs = _pairs(task.recipe, model, probabilities, language)
     smaller = pruned(model, kept)
     check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
+    given = [] if pairs is None else [f"data.pairs=[{','.join(pairs)}]"]
+    if measure:
+        from depthwise.evaluation.pruning import check_measurable
+
+        check_measurable(run, split.value, [*given, *(changes or [])], device.value)
     _write(task, smaller, run, destination, _recipe(task.recipe, smaller.config.options, pairs))
     _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
@@ -107,7 +115,6 @@ def prune(
         from depthwise.evaluation.pruning import compared, measured
         from depthwise.evaluation.results import write_evaluation
 
-        given = [] if pairs is None else [f"data.pairs=[{','.join(pairs)}]"]
         num_open = _num_open(probabilities, language)
         states = measured(run, destination, split.value, num_open, given, changes or [], device.value)
         _report_measured(_console(), states)

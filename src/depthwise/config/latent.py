@@ -226,6 +226,7 @@ def _idle(options: LatentTrainingConfig) -> Iterator[Problem]:
         (("depth_weight", "depth_loss"), has_target, "without target_depth; give one"),
         (("utilisation",), has_target or has_sharing, "without target_depth and sharing_weight; give one"),
         (("kl", "prior", "prior_counts"), options.beta > 0, "with a beta of 0; raise it"),
+        (("anneal_from",), options.beta > 0 or has_target or has_sharing, "with nothing that grows; raise beta"),
         (("temperature_updates",), options.final_temperature is not None, "without final_temperature; give one"),
     ):
         for name in names:

@@ -208,7 +208,7 @@ def _word(kind: Any) -> str:
         length = _length(kind)
         count = "" if length is None else f"{length} "
         of_items, *rest = _alternatives(get_args(kind)[0])
-        return f"a list of {count}{_PLURALS[of_items]}{' or null' if rest else ''}"
+        return f"a list of {count}{_PLURALS[of_items]}{' and nulls' if rest else ''}"
     if is_dataclass(kind) and isinstance(kind, type):
         return f"a mapping of {kind.__name__.removesuffix('Config').lower()} options"
     return _WORDS[get_origin(kind) or kind]

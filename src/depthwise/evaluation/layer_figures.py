@@ -19,6 +19,8 @@ from depthwise.config.latent import GATED_SIDES
 from depthwise.errors import DataError
 
 WIDTH, HEIGHT, DOTS_PER_INCH = 6.0, 3.4, 150
+UNDECIDED = (0.1, 0.9)
+"""Between these a gate has not decided."""
 _NORM = re.compile(r"gradient_norm/((?:encoder|decoder))\.(\d+)")
 
 
@@ -60,6 +62,18 @@ def read_record(run: Path) -> Record:
         samples=stacked("samples"),
         gradients=_gradients(metrics),
         curves={name: curve for name, curve in curves.items() if curve[0]},
+    )
+
+
+def in_use(record: Record, side: str) -> str:
+    """How many layers of a gated side are likely used at the end of the log, and how many gates are undecided."""
+    last = np.array([rows[-1] for rows in record.probabilities[side].values()])
+    num_open = (last > 0.5).sum(1).mean()
+    num_undecided = ((last > UNDECIDED[0]) & (last < UNDECIDED[1])).sum(1).mean()
+    languages = f", in the mean over {len(last)} languages" if len(last) > 1 else ""
+    return (
+        f"{record.name}, {side}, update {record.updates[-1]:,}: {num_open:g} of {last.shape[1]} layers above 0.5, "
+        f"{num_undecided:g} between {UNDECIDED[0]} and {UNDECIDED[1]}{languages}"
     )
 
 

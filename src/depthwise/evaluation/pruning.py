@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from depthwise.data import LineReport
 from depthwise.evaluation.evaluating import evaluation_of, read_examples
 from depthwise.evaluation.results import Evaluation, write_evaluation
-from depthwise.evaluation.runs import load_run
+from depthwise.evaluation.runs import load_run, open_run, pick_device
 from depthwise.models.head_pruning import attention_of
 
 
@@ -22,6 +23,13 @@ class Measured:
     parts: dict[str, float]
     num_parameters: int
     evaluation: Evaluation
+
+
+def check_measurable(run: Path, split: str, changes: Sequence[str], device: str) -> None:
+    """Raise what would keep a run with these changes from being evaluated, before anything is written."""
+    pick_device(device)
+    task = open_run(run, changes)
+    next(iter(task.corpus(split).examples(LineReport(task.rules))), None)
 
 
 def measured(

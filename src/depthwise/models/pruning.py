@@ -36,22 +36,28 @@ class Kept:
 
 
 def layer_probabilities(model: DepthwisePreTrainedModel) -> Probabilities:
-    """How likely each layer is to be used: by learned gates, or by those of an imported model."""
+    """How likely each layer is to be used: by learned gates, or by those of an imported model.
+
+    They have the precision that tells a logit just above 0, which hard gates open, from one half.
+    """
     if layers := model.latent_layers():
         return {
-            side: dict(zip(of_side.languages or (ALL,), of_side.probabilities.detach(), strict=True))
+            side: dict(
+                zip(of_side.languages or (ALL,), of_side.whole_logits().detach().double().sigmoid(), strict=True)
+            )
             for side, of_side in layers.items()
         }
     policy = model.config.policy
     if policy is None or policy["kind"] != "latent":
         raise InputError(
-            "this model has no gates that say which layers can go; train one with model.latent, or name a run that was"
+            "this model has no gates that say which layers can go; train one with model.latent, or name a run that was "
+            "and is not pruned yet"
         )
     found: Probabilities = {}
     for side, part in (("encoder", 0), ("decoder", 2)):
         if policy[f"{side}_logits"] is not None:
             languages = [pair.partition("-")[part] for pair in policy["language_pairs"]]
-            rows = torch.tensor(policy[f"{side}_logits"]).sigmoid()
+            rows = torch.tensor(policy[f"{side}_logits"], dtype=torch.float64).sigmoid()
             found[side] = dict(zip(languages, rows, strict=True))
     return found
 
