@@ -64,6 +64,7 @@ def test_structures_that_cannot_be(options: dict[str, Any], message: str) -> Non
         ({"target_depth": (3, 3)}, "target_depth", "2 depths for decoder; give one number"),
         ({"depth_weight": 0.5}, "depth_weight", "has no effect without target_depth"),
         ({"depth_loss": "square"}, "depth_loss", "has no effect without target_depth"),
+        ({"sharing": "fairseq"}, "sharing", "has no effect without sharing_weight; give one"),
         ({"utilisation": "samples"}, "utilisation", "has no effect without target_depth and sharing_weight"),
         ({"beta": 0.0, "kl": "fairseq"}, "kl", "has no effect with a beta of 0; raise it"),
         ({"beta": 0.0, "prior_counts": (1.0, 2.0)}, "prior_counts", "has no effect with a beta of 0"),

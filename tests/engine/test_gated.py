@@ -8,6 +8,7 @@ import torch
 
 from depthwise.engine import Engine
 from depthwise.errors import InputError
+from depthwise.evaluation.runs import cut_to_depth
 
 from ..models.test_latent import BOTH, DEEP, LANGUAGES, TOLD, set_gates
 
@@ -47,6 +48,23 @@ def test_tokens_are_those_of_the_model(
     most = {"soft": [4, 4, 4], "hard": [1, 3, 3]}[mode]
     assert found.depths.amax(1).tolist() == most
     assert found.prompt.shape == (3, 1)
+
+
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+def test_a_stack_may_be_cut(build: Build, draw_batch: Build, mode: str) -> None:
+    """``--depth 3``: the gates of the first three layers, of which at least one is open in every language."""
+    model, batch = gated(build, mode), draw_batch("seq2seq")
+    del batch["labels"]
+    cut_to_depth(model, 3)
+    engine, search = Engine(model), {"max_length": 9}
+    assert engine.can_generate([*search])
+    found = engine.generate(**batch, **TOLD, **search)
+    expected = model.generate(**batch, **TOLD, **search)
+    width = min(expected.shape[1], found.sequences.shape[1])
+    assert torch.equal(found.sequences[:, :width], expected[:, :width])
+    assert found.depths.amax(1).tolist() == {"soft": [3, 3, 3], "hard": [1, 2, 2]}[mode]
+    cut_to_depth(model, 2)
+    assert Engine(model).can_generate() == (mode == "soft")
 
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])

@@ -1,6 +1,7 @@
 """What gates are drawn to: zero where it should be, and nowhere else (I28)."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from depthwise.losses.latent import (
     depth_distance,
     fairseq_aggregated,
     fairseq_kl,
+    fairseq_sharing,
     sharing_entropy,
 )
 
@@ -62,6 +64,23 @@ def test_the_distance_to_a_depth() -> None:
 def test_sharing() -> None:
     assert float(sharing_entropy(torch.tensor([0.0, 1.0]))) == 0
     assert float(sharing_entropy(torch.tensor([0.5, 1.0]))) == pytest.approx(0.5 * math.log(2))
+
+
+@pytest.mark.parametrize(
+    ("form", "pulls"),
+    [
+        (sharing_entropy, [0.0, math.log(4) - 1, math.log(2) - 1, -1.0]),
+        (fairseq_sharing, [0, math.log(4), math.log(2), 0]),
+    ],
+)
+def test_what_sharing_pulls_at(form: Callable[[torch.Tensor], torch.Tensor], pulls: list[float]) -> None:
+    """Both are the same number, but the one of the released code draws no layer towards being used by all. What hard
+    samples close for everybody stays as it is."""
+    used = torch.tensor([0.0, 0.25, 0.5, 1.0], requires_grad=True)
+    loss = form(used)
+    assert float(loss.detach()) == pytest.approx(math.log(2))
+    loss.backward()
+    assert used.grad.tolist() == pytest.approx(pulls)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What gates learn at each update, and which languages a batch is of."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from depthwise.config import LatentConfig, LatentTrainingConfig, ModelConfig, StackConfig, TrainingConfig, parse_recipe
 from depthwise.errors import ConfigError, InputError
+from depthwise.losses.latent import fairseq_sharing, sharing_entropy
 from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.seq2seq import DepthwiseForSeq2SeqLM
 from depthwise.tasks import MultilingualTranslation, load_task, open_task
@@ -125,6 +127,21 @@ def test_the_wanted_depth_is_the_mean_over_languages() -> None:
     layers = model.latent_layers()["decoder"]
     found = float(passed(by_samples, model, 1))
     assert found == pytest.approx(0.1 * (float(layers.drawn.samples.detach().mean(0).sum()) - 3) ** 2)
+
+
+@pytest.mark.parametrize(("form", "sharing"), [("exact", sharing_entropy), ("fairseq", fairseq_sharing)])
+def test_sharing_of_hard_samples(form: str, sharing: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Layers that are closed for all languages have a gradient that is a number."""
+    training, model = learning(
+        beta=0.0, soft_updates=0, anneal_updates=0, sharing_weight=0.5, sharing=form, utilisation="samples"
+    )
+    layers = model.latent_layers()["decoder"]
+    with torch.no_grad():
+        layers.logits.copy_(torch.tensor([[-90.0, 90.0, 90.0], [-90.0, -90.0, 90.0]]))
+    found = float(passed(training, model, 1))
+    assert layers.drawn.samples.tolist() == [[0, 1, 1], [0, 0, 1]]
+    assert found == pytest.approx(0.5 * float(sharing(torch.tensor([0.0, 0.5, 1.0]))))
+    assert bool(layers.logits.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("sides", [("encoder", "decoder"), ("decoder", "encoder")])

@@ -134,6 +134,17 @@ def test_a_wanted_depth_is_reached(translation: dict[str, Any], tmp_path: Path, 
     assert float(logits.sigmoid().sum()) == pytest.approx(1, abs=0.35)
 
 
+def test_the_released_code_trains(multilingual: dict[str, Any], tmp_path: Path) -> None:
+    """All of its habits at once, hard samples that close a layer for all languages included."""
+    habits = {"kl": "fairseq", "prior": "fairseq_aggregated", "ramps": "fairseq", "sharing": "fairseq"}
+    wanted = {"utilisation": "samples", "depth_loss": "square", "target_depth": 1, "sharing_weight": 0.1}
+    options = latent_options(multilingual, per_language=True, init=-3.0, gates="sampled")
+    train(recipe_of(options, latent={**FAST, **habits, **wanted}, max_updates=12), tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "layers.jsonl").read_text().splitlines()[-1])["decoder"]
+    assert any(not any(of_layer) for of_layer in zip(*(of["samples"] for of in last.values()), strict=True))
+    assert load_file(tmp_path / "run" / "model.safetensors")[LOGITS].isfinite().all()
+
+
 def together(script: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
     """Two processes of a script beside this file."""
     command = [sys.executable, *LAUNCH, str(Path(__file__).with_name(script)), *map(str, arguments)]

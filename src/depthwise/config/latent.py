@@ -22,6 +22,7 @@ KL_FORMS = ("exact", "fairseq")
 PRIORS = ("beta", "aggregated", "fairseq_aggregated")
 DEPTH_LOSSES = ("absolute", "square")
 UTILISATIONS = ("probabilities", "samples")
+SHARING_FORMS = ("exact", "fairseq")
 RAMPS = ("clamped", "fairseq")
 
 
@@ -97,6 +98,9 @@ class LatentTrainingConfig:
     """What u counts: ``probabilities`` of layers, or ``samples``."""
     sharing_weight: float = 0.0
     """Weight of −Σ u·log u, which wants layers to be used by all languages or none; grows as λ does."""
+    sharing: str = "exact"
+    """The gradient of that entropy (``exact``), or that of the released code, −log u, which draws layers towards being
+    closed unless all languages use them (``fairseq``)."""
     ramps: str = "clamped"
     """How weights grow: from 0 to their value (``clamped``), or as in the released code, where β begins below 0 and
     λ is multiplied by itself until it is grown (``fairseq``)."""
@@ -161,6 +165,7 @@ TRAINING_RULES: Rules = {
     "depth_loss": partial(choice, DEPTH_LOSSES),
     "utilisation": partial(choice, UTILISATIONS),
     "sharing_weight": partial(at_least, 0),
+    "sharing": partial(choice, SHARING_FORMS),
     "ramps": partial(choice, RAMPS),
     "inner_updates": partial(at_least, 1),
     "lr": partial(at_least, 0),
@@ -225,6 +230,7 @@ def _idle(options: LatentTrainingConfig) -> Iterator[Problem]:
     for names, is_of_use, needed in (
         (("depth_weight", "depth_loss"), has_target, "without target_depth; give one"),
         (("utilisation",), has_target or has_sharing, "without target_depth and sharing_weight; give one"),
+        (("sharing",), has_sharing, "without sharing_weight; give one"),
         (("kl", "prior", "prior_counts"), options.beta > 0, "with a beta of 0; raise it"),
         (("anneal_from",), options.beta > 0 or has_target or has_sharing, "with nothing that grows; raise beta"),
         (("temperature_updates",), options.final_temperature is not None, "without final_temperature; give one"),

@@ -31,10 +31,10 @@ class GatedDecoding:
     @property
     def is_for_these_gates(self) -> bool:
         """Whether gates are as sub-networks have them: no new samples, no weight of whole layers, something open."""
-        for layers in self.model.latent_layers().values():
+        for side, layers in self.model.latent_layers().items():
             if layers.mode == "sampled" or (layers.mode == "soft" and layers.options.whole_layer):
                 return False
-            if layers.mode == "hard" and not bool(layers.is_open.any(1).all()):
+            if layers.mode == "hard" and not bool(layers.is_open[:, : self._num_layers(side)].any(1).all()):
                 return False
         return True
 
@@ -80,12 +80,16 @@ class GatedDecoding:
             return decoding.generate(ids, mask, **options)
         return generate_in_batches(decoding, room, ids, mask, options)
 
+    def _num_layers(self, side: str) -> int:
+        """How many layers the stack of a side still has, which may have been cut."""
+        return int(getattr(self.model.model, side).stack.num_layers)
+
     def _parts(
         self, num_rows: int, languages: Mapping[str, Int[Tensor, "B"] | None]
     ) -> dict[tuple[Gates, ...], list[int]]:
         """The rows of each sub-network, which the gates of all gated sides name."""
         layers = self.model.latent_layers()
-        gates = {side: fixed_gates(of_side) for side, of_side in layers.items()}
+        gates = {side: fixed_gates(of_side, self._num_layers(side)) for side, of_side in layers.items()}
         if gates != self._gates:
             self._gates = gates
             self._known.clear()

@@ -43,5 +43,19 @@ def depth_distance(used: Float[Tensor, "N"], target: float, *, squared: bool = F
 
 
 def sharing_entropy(used: Float[Tensor, "N"]) -> Float[Tensor, ""]:
-    """−Σ u·log u: 0 where every layer is used by all languages or by none."""
-    return torch.special.entr(used).sum()
+    """−Σ u·log u: 0 where every layer is used by all languages or by none.
+
+    Layers that hard samples close for all have no gradient; theirs would be infinite.
+    """
+    return torch.special.entr(_unused_as_one(used)).sum()
+
+
+def fairseq_sharing(used: Float[Tensor, "N"]) -> Float[Tensor, ""]:
+    """The same of the released code, whose logarithm is a mere number: its gradient, −log u, opens no layer."""
+    some = _unused_as_one(used)
+    return -(some * some.detach().log()).sum()
+
+
+def _unused_as_one(used: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    """u, but 1 without a gradient where it is 0: both are worth no entropy."""
+    return torch.where(used > 0, used, 1.0)

@@ -24,11 +24,12 @@ Model = TypeVar("Model", bound=DepthwisePreTrainedModel)
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def fixed_gates(layers: LatentLayers) -> list[Gates]:
-    """The gates of every language outside training, which are not drawn anew at every call."""
+def fixed_gates(layers: LatentLayers, num_layers: int | None = None) -> list[Gates]:
+    """The gates of every language outside training, which are not drawn anew at every call; of the first layers of a
+    stack that was cut to so many."""
     assert layers.mode != "sampled", "sampled gates are no fixed ones"
     gates = layers.is_open if layers.mode == "hard" else layers.expected()
-    return [tuple(row) for row in gates.detach().tolist()]
+    return [tuple(row) for row in gates[:, :num_layers].detach().tolist()]
 
 
 def subnetwork(model: Model, gates: Mapping[str, Gates]) -> Model:

@@ -16,6 +16,7 @@ from depthwise.losses.latent import (
     depth_distance,
     fairseq_aggregated,
     fairseq_kl,
+    fairseq_sharing,
     sharing_entropy,
 )
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -145,7 +146,8 @@ class LatentTraining:
                 distance = depth_distance(used, float(wanted[side]), squared=self.options.depth_loss == "square")
                 total = total + depth_weight * distance
             if self.options.sharing_weight:
-                total = total + sharing_weight * sharing_entropy(used)
+                sharing = fairseq_sharing if self.options.sharing == "fairseq" else sharing_entropy
+                total = total + sharing_weight * sharing(used)
         return total
 
     def _divergence(
