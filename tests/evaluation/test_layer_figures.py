@@ -44,6 +44,21 @@ def latent(tmp_path: Path) -> Path:
     return run
 
 
+@pytest.fixture
+def short(latent: Path) -> Path:
+    """The same where the log ended after its first line and one validation."""
+    for name, num_lines in (("metrics.jsonl", 2), ("layers.jsonl", 1)):
+        lines = (latent / name).read_text().splitlines()[:num_lines]
+        write(latent / name, [json.loads(line) for line in lines])
+    return latent
+
+
+def ticks(axis: Any) -> list[float]:
+    """Those that are in view."""
+    low, high = sorted(axis.get_view_interval())
+    return [place for place in axis.get_majorticklocs() if low <= place <= high]
+
+
 def shown(figure: Any, place: int = 0) -> np.ndarray:
     image: AxesImage = figure.axes[place].images[0]
     return np.asarray(image.get_array())
@@ -82,6 +97,58 @@ def test_what_is_drawn(latent: Path) -> None:
     (line,) = found["depths"].axes[0].lines
     assert line.get_ydata().tolist() == [2, 1.5, 1]
     assert line.get_label() == "latent, decoder"
+    for name in ("utilisation", "samples", "gradients"):
+        assert found[name].axes[0].images[0].get_extent() == [100, 300, -0.5, 1.5]
+        assert ticks(found[name].axes[0].yaxis) == [0, 1]
+    assert ticks(found["languages"].axes[0].xaxis) == [0, 1]
+
+
+def test_a_log_of_one_line(short: Path) -> None:
+    """Maps have one column, around its update, and curves a point; of a training's loss it is hollow."""
+    found = figures([read_record(short)])
+    for name in ("utilisation", "samples", "gradients"):
+        axes = found[name].axes[0]
+        assert shown(found[name]).shape == (2, 1)
+        assert axes.images[0].get_extent() == [99.5, 100.5, -0.5, 1.5]
+        assert (axes.get_xlim(), ticks(axes.xaxis), ticks(axes.yaxis)) == ((99.5, 100.5), [100], [0, 1])
+    (depth,) = found["depths"].axes[0].lines
+    assert (depth.get_ydata().tolist(), depth.get_marker()) == ([2], "o")
+    lines = found["learning"].axes[0].lines
+    assert [(line.get_marker(), line.get_fillstyle()) for line in lines] == [("o", "full"), ("o", "none")]
+    for figure in found.values():
+        figure.canvas.draw()
+
+
+def test_only_single_points_are_marked(latent: Path) -> None:
+    """As the validation of a run that was validated once."""
+    lines = (latent / "metrics.jsonl").read_text().splitlines()
+    write(latent / "metrics.jsonl", [json.loads(line) for line in (*lines[:3], lines[4])])
+    once, often = figures([read_record(latent)])["learning"].axes[0].lines
+    assert (once.get_ydata().tolist(), once.get_marker()) == ([4], "o")
+    assert (often.get_ydata().tolist(), often.get_marker()) == ([2.5, 1.5, 0.5], "None")
+
+
+def test_one_layer(tmp_path: Path) -> None:
+    """One layer and one gradient: the axis of layers has one tick, and the colours their one value."""
+    write(tmp_path / "metrics.jsonl", [{"update": 1, "gradient_norm/decoder.0": 0.1}])
+    write(tmp_path / "layers.jsonl", [{"update": 1, "decoder": {"all": {"probabilities": [0.5], "samples": [1]}}}])
+    found = figures([read_record(tmp_path)])
+    assert ticks(found["utilisation"].axes[0].yaxis) == ticks(found["languages"].axes[0].xaxis) == [0]
+    for figure in found.values():
+        figure.canvas.draw()
+
+
+def test_gradients_that_are_not_there(tmp_path: Path) -> None:
+    """A layer without a gradient at some updates has its row all the same; without any finite norm there is a map."""
+    metrics = [{"update": 1, "gradient_norm/encoder.2": 0.1}, {"update": 2, "gradient_norm/encoder.1": 1.0}]
+    write(tmp_path / "metrics.jsonl", metrics)
+    updates, norms = read_record(tmp_path).gradients["encoder"]
+    assert updates == [1, 2]
+    np.testing.assert_array_equal(norms, [[np.nan, np.nan, 0.1], [np.nan, 1.0, np.nan]])
+    write(tmp_path / "metrics.jsonl", [{"update": 1, "gradient_norm/encoder.0": None}])
+    drawn = figures([read_record(tmp_path)])["gradients"]
+    drawn.canvas.draw()
+    assert drawn.axes[0].images[0].get_clim() == (0, 1)
 
 
 def test_losses_of_training_are_dashed(latent: Path) -> None:
@@ -106,8 +173,61 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"metrics.jsonl is missing or empty; name the folder of a run"):
         read_record(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("{")
+    with pytest.raises(DataError, match=r"metrics.jsonl:1: the line is no JSON, or only a part of it; remove the line"):
+        read_record(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff")
     with pytest.raises(DataError, match="it is no log of a run"):
         read_record(tmp_path)
+
+
+GATES = {"probabilities": [0.5, 0.5], "samples": [1, 0]}
+FEWER = {"probabilities": [0.5], "samples": [1]}
+OTHER_FORM = "its sides, languages or layers are not those of the first line"
+NO_GATES = "there are no probabilities and samples of layers by side and language"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ([1], "the line says nothing of its update"),
+        ({"decoder": {"de": GATES, "fr": GATES}}, "the line says nothing of its update"),
+        ({"update": "400"}, "the line says nothing of its update"),
+        ({"update": 400, "decoder": 1}, NO_GATES),
+        ({"update": 400, "decoder": {}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": 1, "fr": 1}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": [], "fr": []}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": {}, "fr": {}}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": {"probabilities": [], "samples": []}}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": {"probabilities": [0.5, 0.5], "samples": [1]}}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": {"probabilities": ["a"], "samples": [1]}}}, NO_GATES),
+        ({"update": 400, "decoder": {"de": {"probabilities": [10**400], "samples": [1]}}}, NO_GATES),
+        ({"update": 400}, OTHER_FORM),
+        ({"update": 400, "decoder": {"de": GATES}}, OTHER_FORM),
+        ({"update": 400, "encoder": {"de": GATES, "fr": GATES}}, OTHER_FORM),
+        ({"update": 400, "decoder": {"de": FEWER, "fr": FEWER}}, OTHER_FORM),
+    ],
+)
+def test_damaged_lines_of_gates(latent: Path, line: Any, problem: str) -> None:
+    with (latent / "layers.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(DataError, match=rf"layers.jsonl:4: {problem}; remove the line, or name another run"):
+        read_record(latent)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ([1], "the line says nothing of its update"),
+        ({"update": True}, "the line says nothing of its update"),
+        ({"update": 400, "nll": "2.5"}, "nll is no number"),
+        ({"update": 400, "gradient_norm/decoder.0": [1]}, "gradient_norm/decoder.0 is no number"),
+    ],
+)
+def test_damaged_lines_of_metrics(latent: Path, line: Any, problem: str) -> None:
+    with (latent / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(DataError, match=rf"metrics.jsonl:7: {problem}; remove the line, or name another run"):
+        read_record(latent)
 
 
 @pytest.mark.parametrize(("num_runs", "num_columns"), [(1, 1), (3, 1), (4, 2), (9, 3)])

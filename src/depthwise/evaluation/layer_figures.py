@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from depthwise.config.latent import GATED_SIDES
 from depthwise.errors import DataError
@@ -41,10 +43,7 @@ class Record:
 
 def read_record(run: Path) -> Record:
     """The record of a run, with gates or without."""
-    metrics = _lines(run / "metrics.jsonl")
-    if not metrics:
-        raise DataError(f"{run / 'metrics.jsonl'} is missing or empty; name the folder of a run that was trained")
-    layers = _lines(run / "layers.jsonl")
+    metrics, layers = _metrics(run / "metrics.jsonl"), _gates(run / "layers.jsonl")
     sides = [name for name in layers[0] if name != "update"] if layers else []
 
     def stacked(what: str) -> dict[str, dict[str, np.ndarray]]:
@@ -56,7 +55,7 @@ def read_record(run: Path) -> Record:
     names = dict.fromkeys(name for line in metrics for name in line if name not in ("update", "epoch"))
     curves = {name: _curve(metrics, name) for name in names}
     return Record(
-        name=run.name,
+        name=run.absolute().name,
         updates=[line["update"] for line in layers],
         probabilities=stacked("probabilities"),
         samples=stacked("samples"),
@@ -77,13 +76,68 @@ def in_use(record: Record, side: str) -> str:
     )
 
 
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """Lines of the log, of which there is at least one; those that were no number are null."""
+    lines = _lines(path)
+    if not lines:
+        raise DataError(f"{path} is missing or empty; name the folder of a run that was trained")
+    for number, line in enumerate(lines, start=1):
+        for name, value in line.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise _damaged(path, number, f"{name} is no number")
+    return lines
+
+
+def _gates(path: Path) -> list[dict[str, Any]]:
+    """Lines of the log of gates, all of the same sides, languages and layers; none where a run has no gates."""
+    lines = _lines(path)
+    forms = [_form(line) for line in lines]
+    for number, form in enumerate(forms, start=1):
+        if form is None:
+            raise _damaged(path, number, "there are no probabilities and samples of layers by side and language")
+        if form != forms[0]:
+            raise _damaged(path, number, "its sides, languages or layers are not those of the first line")
+    return lines
+
+
+def _form(line: Mapping[str, Any]) -> dict[str, tuple[set[str], int]] | None:
+    """Languages and the number of layers of each side in a line of gates; none where it holds something else."""
+    form = {}
+    for side, gates in line.items():
+        if side == "update":
+            continue
+        try:
+            values = np.array([[of["probabilities"], of["samples"]] for of in gates.values()], float)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+            return None
+        if values.ndim != 3 or not values.size:
+            return None
+        form[side] = (set(gates), values.shape[2])
+    return form
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, each of which has its update."""
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        texts = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}; it is no log of a run") from None
+    lines = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            raise _damaged(path, number, "the line is no JSON, or only a part of it") from None
+        if not isinstance(line, dict) or type(line.get("update")) is not int:
+            raise _damaged(path, number, "the line says nothing of its update")
+        lines.append(line)
+    return lines
+
+
+def _damaged(path: Path, number: int, what: str) -> DataError:
+    return DataError(f"{path}:{number}: {what}; remove the line, or name another run")
 
 
 def _curve(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -92,18 +146,19 @@ def _curve(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], 
 
 
 def _gradients(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int], np.ndarray]]:
-    """Norms of the gradients of all layers of each side, where they were logged; those that were not finite are not."""
-    found: dict[str, tuple[list[int], list[list[float]]]] = {}
+    """Norms of the gradients of all layers of each side, where they were logged; not a number where there was none."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
     for line in metrics:
-        by_side: dict[str, dict[int, float]] = {}
         for name, value in line.items():
             if match := _NORM.fullmatch(name):
-                by_side.setdefault(match[1], {})[int(match[2])] = np.nan if value is None else value
-        for side, norms in by_side.items():
-            updates, rows = found.setdefault(side, ([], []))
-            updates.append(line["update"])
-            rows.append([norms[layer] for layer in sorted(norms)])
-    return {side: (updates, np.array(rows)) for side, (updates, rows) in found.items()}
+                of_line = found.setdefault(match[1], {}).setdefault(line["update"], {})
+                of_line[int(match[2])] = np.nan if value is None else value
+    gradients = {}
+    for side, by_update in found.items():
+        num_layers = 1 + max(max(norms) for norms in by_update.values())
+        rows = [[norms.get(layer, np.nan) for layer in range(num_layers)] for norms in by_update.values()]
+        gradients[side] = (list(by_update), np.array(rows))
+    return gradients
 
 
 def figures(records: Sequence[Record], sides: Sequence[str] = GATED_SIDES) -> dict[str, Figure]:
@@ -126,8 +181,10 @@ def figures(records: Sequence[Record], sides: Sequence[str] = GATED_SIDES) -> di
     if norms:
         maps = [(f"{record.name}, {side}", *record.gradients[side]) for record, side in norms]
         shown = [(name, updates, np.log10(np.maximum(values, 1e-12))) for name, updates, values in maps]
-        low, high = (float(edge(values)) for edge, values in ((np.nanmin, _flat(shown)), (np.nanmax, _flat(shown))))
-        found["gradients"] = _maps(shown, "log10 of the gradient's norm", (low, high))
+        flat = np.concatenate([values.ravel() for _, _, values in shown])
+        finite = flat[np.isfinite(flat)]
+        limits = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+        found["gradients"] = _maps(shown, "log10 of the gradient's norm", limits)
     found["learning"] = _learning(records)
     return found
 
@@ -137,27 +194,27 @@ def _mean(by_language: Mapping[str, np.ndarray]) -> np.ndarray:
     return mean
 
 
-def _flat(maps: Sequence[tuple[str, list[int], np.ndarray]]) -> np.ndarray:
-    return np.concatenate([values.ravel() for _, _, values in maps])
-
-
 def _maps(
     maps: Sequence[tuple[str, list[int], np.ndarray]], what: str, limits: tuple[float, float] = (0.0, 1.0)
 ) -> Figure:
-    """One picture for each run: updates from left to right, layers from bottom to top."""
+    """One picture for each run: updates from left to right, layers from bottom to top.
+
+    All columns are equally wide, between the first update and the last; a single one is around its update.
+    """
     figure, places = _places(len(maps))
     for axes, (name, updates, values) in zip(places, maps, strict=True):
-        extent = (updates[0], updates[-1] or 1, -0.5, values.shape[1] - 0.5)
+        margin = 0.5 if updates[0] == updates[-1] else 0.0
         image = axes.imshow(
             values.T,
             origin="lower",
             aspect="auto",
             interpolation="nearest",
-            extent=extent,
+            extent=(updates[0] - margin, updates[-1] + margin, -0.5, values.shape[1] - 0.5),
             vmin=limits[0],
             vmax=limits[1],
         )
         axes.set(xlabel="update", ylabel="layer")
+        _whole_ticks(axes.xaxis, axes.yaxis)
         axes.set_title(name, fontsize="medium")
         figure.colorbar(image, ax=axes, label=what)
     return figure
@@ -179,6 +236,7 @@ def _languages(gated: Sequence[tuple[Record, str]]) -> Figure:
         image = axes.imshow(np.array(list(last.values())), aspect="auto", vmin=0, vmax=1)
         names = [f"{name} ({int((values > 0.5).sum())})" for name, values in last.items()]
         axes.set(xlabel="layer", yticks=range(len(names)), yticklabels=names)
+        _whole_ticks(axes.xaxis)
         axes.set_title(f"{record.name}, {side}", fontsize="medium")
         figure.colorbar(image, ax=axes, label="probability")
     return figure
@@ -190,27 +248,41 @@ def _curves(records: Sequence[Record], metrics: Mapping[str, str], label: str) -
     for record in records:
         for metric, suffix in metrics.items():
             if metric in record.curves:
-                axes.plot(*record.curves[metric], label=record.name + suffix)
+                _plot(axes, record.curves[metric], label=record.name + suffix)
     if axes.lines:
         axes.legend(fontsize="small")
     return figure
 
 
 def _learning(records: Sequence[Record]) -> Figure:
-    """Losses of the validation data and, dashed, of training, both in the colour of the run."""
+    """Losses of the validation data and, dashed or hollow, of training, both in the colour of the run."""
     figure, axes = _over_updates("negative log-likelihood by token")
     for number, record in enumerate(records):
-        for metric, style, suffix in (("valid_nll", "-", ""), ("nll", "--", ", training")):
+        for metric, style, fill, suffix in (("valid_nll", "-", "full", ""), ("nll", "--", "none", ", training")):
             if metric in record.curves:
-                axes.plot(*record.curves[metric], style, color=f"C{number}", label=record.name + suffix)
+                look = {"linestyle": style, "fillstyle": fill, "color": f"C{number}"}
+                _plot(axes, record.curves[metric], label=record.name + suffix, **look)
     if axes.lines:
         axes.legend(fontsize="small")
     return figure
+
+
+def _plot(axes: Axes, curve: tuple[list[int], list[float]], **look: Any) -> None:
+    """A curve over updates; where it has only one point, of which a line shows nothing, that is marked."""
+    updates, values = curve
+    axes.plot(updates, values, marker="o" if len(updates) == 1 else None, **look)
 
 
 def _over_updates(label: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes: Axes = figure.add_subplot()
     axes.set(xlabel="update", ylabel=label)
+    _whole_ticks(axes.xaxis)
     axes.grid(alpha=0.3)
     return figure, axes
+
+
+def _whole_ticks(*of: Axis) -> None:
+    """Updates and layers are whole numbers, so that ticks are too, even if there is only one."""
+    for axis in of:
+        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
