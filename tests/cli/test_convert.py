@@ -128,6 +128,7 @@ def test_every_option(call: Call, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("#version: 0.2\nw 3</w>\n", encoding="utf-8")
     run = tmp_path / "run"
     run.mkdir()
+    (run / "config.json").touch()
     (run / "old").touch()
     languages = ("--source-lang", "fr", "--target-lang", "de")
     options = ("--checkpoint", "other.pt", *languages, "--bpe-codes", tmp_path / "mine", "--lowercase", "--force")
@@ -217,8 +218,8 @@ def test_an_existing_destination(call: Call, folder: Path, tmp_path: Path) -> No
     run = tmp_path / "run"
     run.mkdir()
     (run / "precious").touch()
-    sentence = f"error: {run} is not empty; give another folder, or --force to replace it\n"
-    assert call(folder, run) == (1, "", sentence)
+    sentence = f"error: {run} is not empty and holds no run to replace; give another folder\n"
+    assert call(folder, run) == call(folder, run, "--force") == (1, "", sentence)
     assert [path.name for path in run.iterdir()] == ["precious"]
 
 

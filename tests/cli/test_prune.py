@@ -229,6 +229,8 @@ def test_names_and_changes_are_about_what_is_measured(
         (["generation.num_beams=0"], 1, "num_beams"),
         (["data.test=nowhere"], 1, "nowhere"),
         (["model.width=3"], 1, "model.width"),
+        (["generation.target=yy"], 1, "generation.target=yy is not the language of all examples"),
+        (["--language", "yy", "data.pairs=[en-xx]"], 1, "the model writes yy, not xx"),
     ],
 )
 def test_nothing_is_written_where_it_cannot_be_measured(
@@ -237,6 +239,28 @@ def test_nothing_is_written_where_it_cannot_be_measured(
     found, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", "--measure", "--device", "cpu", *told)
     assert (found, message in errors) == (code, True), errors
     assert not (tmp_path / "smaller").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../../evil", "../../evil is no name of a file"),
+        ("a/b", "a/b is no name of a file"),
+        ("test", "test stands for RUN's own scores; choose another name such as valid-pruned"),
+        ("valid", "valid stands for RUN's own scores"),
+        ("test-hard", "test-hard stands for RUN's own scores"),
+        ("valid-soft", "valid-soft stands for RUN's own scores"),
+    ],
+)
+def test_names_of_what_was_measured(
+    latent_run: Path, depthwise: Depthwise, tmp_path: Path, name: str, message: str
+) -> None:
+    """They stay in the run, and its own results stay what they are."""
+    told = ["--measure", "--split", "valid", "--device", "cpu", "--name", name]
+    code, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", *told)
+    assert (code, message in " ".join(errors.replace("│", "").split())) == (2, True), errors
+    assert not (tmp_path / "smaller").exists()
+    assert not (latent_run / "results").exists()
 
 
 def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
@@ -322,6 +346,17 @@ def test_heads_that_cannot_be_pruned(
     assert not (tmp_path / "none").exists()
 
 
+def test_no_heads_are_pruned_where_that_cannot_be_measured(make_run: Any, depthwise: Depthwise, tmp_path: Path) -> None:
+    run = make_run("classes")
+    recipe = load_recipe(run / "recipe.yaml")
+    without = replace(recipe, data=replace(recipe.data, test=None))
+    (run / "recipe.yaml").write_text(recipe_yaml(without))
+    told = ["--heads", "0.25", "--measure", "--device", "cpu"]
+    code, _, errors = depthwise("prune", run, tmp_path / "none", *told)
+    assert (code, "the recipe names no test data; add data.test=FILE" in errors) == (1, True)
+    assert not (tmp_path / "none").exists()
+
+
 def test_heads_and_layers_apart(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
     code, _, errors = depthwise("prune", latent_run, tmp_path / "none", "--heads", 0.5, "--keep", 1)
     assert code == 2
@@ -337,6 +372,17 @@ def test_heads_of_a_latent_run(latent_run: Path, depthwise: Depthwise, tmp_path:
     found = load_run(tmp_path / "both", device="cpu").model.config
     assert found.decoder["num_layers"] == 2
     assert found.encoder["kept_heads"] == load_run(tmp_path / "heads", device="cpu").model.config.encoder["kept_heads"]
+
+
+def test_only_a_run_is_replaced(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:
+    """The data that a recipe points to, for one, is not."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "en-xx.tsv").write_text("a\tb\n")
+    code, _, errors = depthwise("prune", latent_run, data, "--force")
+    sentence = f"{data} is not empty and holds no run to replace; give another folder"
+    assert (code, errors) == (1, f"error: {sentence}\n")
+    assert (data / "en-xx.tsv").read_text() == "a\tb\n"
 
 
 def test_a_destination_is_looked_at_before_heads_are(make_run: Any, depthwise: Depthwise, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Loading a finished run, and what is said of one that cannot be loaded."""
 
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,13 +120,46 @@ def test_incomplete_weights(make_run: MakeRun) -> None:
         load_run(folder, device="cpu")
 
 
-def test_weights_of_another_shape(make_run: MakeRun) -> None:
+@pytest.fixture
+def log_of_transformers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Which goes past the root of all loggers otherwise."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    return caplog
+
+
+def test_weights_of_another_shape(make_run: MakeRun, log_of_transformers: pytest.LogCaptureFixture) -> None:
+    """One sentence says so, and no table of Transformers beside it."""
     folder = make_run("classes")
     weights = load_file(folder / "model.safetensors")
     weights["classifier.bias"] = torch.zeros(7)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=f"the weights in {folder} cannot be loaded: "):
+    sentence = (
+        f"the weights in {folder} do not fit its config.json: classifier.bias is of shape (7,) and not (2,); "
+        "restore its config.json, or copy or train the run again"
+    )
+    with pytest.raises(CheckpointError) as raised:
         load_run(folder, device="cpu")
+    assert (str(raised.value), log_of_transformers.records) == (sentence, [])
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "message"),
+    [
+        (1, r"do not fit its config\.json: there is no place for model\.encoder\.stack\.layers\.1\.\S+, and \d+ more"),
+        (3, r"are incomplete: model\.encoder\.stack\.layers\.2\.\S+ is missing and so are \d+ more; copy"),
+    ],
+)
+def test_a_configuration_with_other_layers(
+    make_run: MakeRun, log_of_transformers: pytest.LogCaptureFixture, num_layers: int, message: str
+) -> None:
+    """Transformers would run one layer less, or one that was never trained, and only warn."""
+    folder = make_run("classes")
+    config = json.loads((folder / "config.json").read_text())
+    config["encoder"]["num_layers"] = num_layers
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=f"^the weights in {folder} {message}"):
+        load_run(folder, device="cpu")
+    assert log_of_transformers.records == []
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,7 +353,7 @@ def test_an_error_while_writing_leaves_things_as_they_were(
 ) -> None:
     folder = material.folder()
     material.run.mkdir()
-    (material.run / "old").touch()
+    (material.run / "config.json").touch()
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("out of luck")
@@ -361,7 +361,7 @@ def test_an_error_while_writing_leaves_things_as_they_were(
     monkeypatch.setattr("depthwise.interop.fairseq_folder.write_word_tokenizer", fail)
     with pytest.raises(RuntimeError, match="out of luck"):
         convert_fairseq(folder, material.run, force=True)
-    assert [path.name for path in material.run.iterdir()] == ["old"]
+    assert [path.name for path in material.run.iterdir()] == ["config.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fairseq", "run"]
 
 
@@ -370,7 +370,7 @@ def test_a_failing_move_brings_the_earlier_run_back(
 ) -> None:
     folder = material.folder()
     material.run.mkdir()
-    (material.run / "old").touch()
+    (material.run / "config.json").touch()
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Path:
@@ -381,7 +381,7 @@ def test_a_failing_move_brings_the_earlier_run_back(
     monkeypatch.setattr(Path, "rename", fail)
     message = f"{material.run} cannot be written: No space left on device; give another folder"
     assert material.refused(folder, force=True) == message
-    assert [path.name for path in material.run.iterdir()] == ["old"]
+    assert [path.name for path in material.run.iterdir()] == ["config.json"]
 
 
 # Options

@@ -279,11 +279,12 @@ def test_files_that_are_wrong(spoil: Callable[[Path], str], theirs: Path, tmp_pa
 def test_an_existing_destination(theirs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "precious").touch()
+    (run / "config.json").touch()
+    (run / "old").touch()
     with pytest.raises(CheckpointError, match="is not empty; give another folder, or --force to replace it"):
         convert_hf(theirs, run)
     convert_hf(theirs, run, force=True)
-    assert not (run / "precious").exists()
+    assert not (run / "old").exists()
     with pytest.raises(CheckpointError, match="holds the model to be imported"):
         convert_hf(theirs, theirs, force=True)
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from depthwise.errors import CheckpointError
-from depthwise.interop.run_folder import written_at
+from depthwise.interop.run_folder import check_destination, written_at
 
 
 def test_weights_that_cannot_be_written(tmp_path: Path) -> None:
@@ -17,3 +17,24 @@ def test_weights_that_cannot_be_written(tmp_path: Path) -> None:
         with written_at(run) as folder:
             save_file({"weight": torch.ones(2)}, folder / "absent" / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "recipe.yaml"])
+def test_a_run_is_replaced_if_that_is_wanted(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).touch()
+    check_destination(run, tmp_path / "theirs", force=True)
+    with pytest.raises(CheckpointError, match=f"^{run} is not empty; give another folder, or --force to replace it$"):
+        check_destination(run, tmp_path / "theirs", force=False)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_anything_else_is_not_replaced(tmp_path: Path, force: bool) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    check_destination(data, tmp_path / "theirs", force=force)
+    (data / "train.tsv").touch()
+    message = f"^{data} is not empty and holds no run to replace; give another folder$"
+    with pytest.raises(CheckpointError, match=message):
+        check_destination(data, tmp_path / "theirs", force=force)

@@ -31,7 +31,6 @@ from ..tasks.test_question_answering import THREE
 
 __all__ = ["_no_bars"]
 SOON = 60.0
-LOGITS = "model.decoder.latent.logits"
 LONG = 600
 """New tokens of the model that never ends by itself."""
 NO_SECRETS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -41,6 +40,8 @@ END = 2
 """The token that ends texts."""
 LAYERS = {"xx": (0, 2), "yy": (1, 2, 4)}
 """Those that each language runs of the five of a run with gates; one of them is run by neither."""
+OF_SOURCES = {"xx": (0,), "yy": (0, 1)}
+"""The same of the two layers of an encoder with gates for each language that is translated."""
 LANGUAGES = {"en-xx": [("a b c", "C B A"), ("b", "B")], "en-yy": [("a b", "a a b b"), ("c", "c c")]}
 
 
@@ -107,6 +108,9 @@ def recipes_of(root: Path) -> dict[str, dict[str, Any]]:
     latent = {"width": 16, "encoder": gated, "decoder": gated, "latent": {"per_language": True, "sides": ["decoder"]}}
     deep = {**gated, "num_layers": 5}
     apart = {"width": 16, "encoder": gated, "decoder": deep, "latent": {**latent["latent"], "gates": "hard"}}
+    sources = {**many, "model": {**latent, "latent": {**latent["latent"], "sides": ["encoder"], "gates": "hard"}}}
+    sources["data"] = {**many["data"], "pairs": ["yy-en", "xx-en"]}
+    sources["tokenizer"] = {**many["tokenizer"], "language_token": "none"}
     asking = {**corpora["leaving classes"], "task": "question_answering"}
     asking["data"] = {**dict.fromkeys(("train", "valid", "test"), str(root / "squad.json")), "max_tokens": 16}
     asking["data"] |= {"stride": 5, "max_question_tokens": 3}
@@ -121,6 +125,7 @@ def recipes_of(root: Path) -> dict[str, dict[str, Any]]:
         "many": many,
         "latent": {**many, "model": latent},
         "apart": {**many, "model": apart},
+        "sources": sources,
         "classes": corpora["leaving classes"],
         "pairs": corpora["doubled"],
         "numbers": corpora["leaving numbers"],
@@ -136,19 +141,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     found = {name: build_run(root / name, recipe, 1) for name, recipe in recipes_of(root).items()}
     set_gates(found["apart"], list(LAYERS.values()))
+    set_gates(found["sources"], list(OF_SOURCES.values()), "encoder")
     found["pruned"] = pruned(found["apart"], root / "pruned")
     endless = found["long"] / "generation_config.json"
     endless.write_text(json.dumps({**json.loads(endless.read_text()), "suppress_tokens": [END]}))
     return found
 
 
-def set_gates(folder: Path, layers: Sequence[Sequence[int]]) -> None:
-    """The gates of a decoder, open at these layers of each language, so wide that no soft one is in between."""
-    weights = load_file(folder / "model.safetensors")
-    logits = torch.full_like(weights[LOGITS], -8.0)
+def set_gates(folder: Path, layers: Sequence[Sequence[int]], side: str = "decoder") -> None:
+    """The gates of a side, open at these layers of each language, so wide that no soft one is in between."""
+    weights, name = load_file(folder / "model.safetensors"), f"model.{side}.latent.logits"
+    logits = torch.full_like(weights[name], -8.0)
     for row, of_language in zip(logits, layers, strict=True):
         row[list(of_language)] = 8.0
-    save_file({**weights, LOGITS: logits}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({**weights, name: logits}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def pruned(run: Path, folder: Path, language: str | None = None) -> Path:

@@ -132,7 +132,7 @@ def test_a_queue_that_is_too_short_takes_none(start: Start) -> None:
 
 
 def test_time_is_over(start: Start) -> None:
-    live = start("long", limits={"seconds": 0.3, "new_tokens": LONG})
+    live = start("long", limits={"seconds": 0.03, "new_tokens": LONG})
     body = {"prompt": "a", "max_tokens": LONG}
     assert live.post("/v1/completions", **body).status_code == 504
     *_, last, rest = live.post("/v1/completions", **body, stream=True).text.split("\n\n")

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import torch
 
+from depthwise.evaluation import load_run, predict_all
 from depthwise.evaluation.policies import use_policy
 from depthwise.evaluation.runs import Run
 from depthwise.serving.generating import TextServed
@@ -206,9 +207,43 @@ def test_languages_run_layers_of_their_own(
         assert {depth for _, depth in expected} == {len(LAYERS[to])}
 
 
+def test_a_pair_says_the_language_of_the_text(live: Live, runs: dict[str, Path]) -> None:
+    """As ``generation.target`` says it of all texts of a run, and ``depthwise predict --to`` with it."""
+    (listed,) = [model for model in live.get("/v1/models").json()["models"] if model["name"] == "sources"]
+    assert listed["languages"] == ["yy-en", "xx-en"]
+    scores = []
+    for to in listed["languages"]:
+        run = load_run(runs["sources"], [f"generation.target={to}", "generation.num_beams=1"], device="cpu")
+        expected = [found.text for found in predict_all(run, [(text,) for text in TEXTS])]
+        answers = [live.post("/v1/generate", model="sources", input=text, to=to).json() for text in TEXTS]
+        assert [answer["output"] for answer in answers] == expected
+        scores.append([answer["tokens"][0]["score"] for answer in answers])
+    assert all(first != second for first, second in zip(*scores, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        (None, "the encoder has layers for xx, yy; no language is named"),
+        ("en", "the encoder has layers for xx, yy; no language is named"),
+        ("zz-en", "the encoder has layers for xx, yy; zz is none of them"),
+        ("xx-zz", "zz is no language of this model"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_pairs_that_are_none(live: Live, to: str | None, message: str, stream: bool) -> None:
+    response = live.post("/v1/generate", model="sources", input="a", to=to, stream=stream)
+    assert response.status_code == 422
+    error = {"type": "invalid_value", "message": message, "remedy": 'give "to", one of yy-en, xx-en'}
+    assert response.json() == {"error": error}
+
+
 def test_languages_that_are_none(live: Live) -> None:
     missing = live.post("/v1/generate", model="many", input="a")
     wrong = live.post("/v1/generate", model="many", input="a", to="zz")
+    empty = live.post("/v1/generate", model="many", input="a", to="")
+    assert empty.json() == missing.json()
+    assert {each.json()["error"]["remedy"] for each in (missing, wrong)} == {'give "to", one of xx, yy'}
     one = live.post("/v1/generate", model="translate", input="a", to="xx")
     assert [response.status_code for response in (missing, wrong, one)] == [422] * 3
     assert missing.json()["error"]["message"] == "no language is named"
@@ -258,11 +293,11 @@ def test_a_client_that_does_not_wait_cancels_its_request(live: Live) -> None:
 
 
 def test_time_is_limited(start: Start) -> None:
-    live = start("long", limits={"seconds": 0.2, "new_tokens": LONG})
+    live = start("long", limits={"seconds": 0.03, "new_tokens": LONG})
     body = {"input": "a", "max_new_tokens": LONG}
     over = live.post("/v1/generate", **body)
     assert (over.status_code, over.json()["error"]["type"]) == (504, "timeout")
-    assert over.json()["error"]["message"] == "there was no answer within 0.2 seconds"
+    assert over.json()["error"]["message"] == "there was no answer within 0.03 seconds"
     *tokens, (last, content) = events_of(live.post("/v1/generate", **body, stream=True))
     assert {name for name, _ in tokens} <= {"token"}
     assert (last, content["error"]["type"]) == ("error", "timeout")

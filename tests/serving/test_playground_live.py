@@ -89,6 +89,21 @@ def test_a_language_is_chosen(page: Any) -> None:
     answered(page)
 
 
+def test_a_pair_of_languages_is_chosen(page: Any, live: Live) -> None:
+    choose(page, "sources")
+    chooser = page.get_by_label("Translate to")
+    assert chooser.locator("option").all_inner_texts() == ["yy-en", "xx-en"]
+    for to in ("xx-en", "yy-en"):
+        chooser.select_option(to)
+        ask(page, "a b c")
+        answered(page)
+        expected = live.post("/v1/generate", model="sources", input="a b c", to=to).json()["output"]
+        page.wait_for_function("wanted => document.querySelector('#command').textContent.includes(wanted)", arg=to)
+        answered(page)
+        assert text_of(page, "full").strip() == expected.strip()
+        assert page.get_by_role("alert").is_hidden()
+
+
 def test_what_is_too_long_is_said(page: Any) -> None:
     choose(page, "translate")
     ask(page, "a " * 5000)

@@ -51,13 +51,16 @@ def test_models(live: Live) -> None:
     models = {model["name"]: model for model in live.get("/v1/models").json()["models"]}
     assert {name: model["kind"] for name, model in models.items()} == {
         **dict.fromkeys(("translate", "plain", "text", "long", "many", "latent", "apart", "pruned"), "generate"),
+        "sources": "generate",
         **dict.fromkeys(("classes", "pairs", "numbers", "structure", "words"), "classify"),
         **{"tags": "tag", "answers": "answer"},
     }
     assert models["translate"]["depths"] == {
         **{"default": "full", "full": True, "fixed": [1, 2, 3, 4], "settings": [], "budgets": False}
     }
-    assert models["many"]["languages"] == ["xx", "yy"]
+    assert models["many"]["languages"] == models["apart"]["languages"] == ["xx", "yy"]
+    assert models["sources"]["languages"] == ["yy-en", "xx-en"]
+    assert models["translate"]["languages"] is None
     assert models["classes"]["labels"] == ["bad", "good"]
     assert models["numbers"]["labels"] is None
     assert [name for name, model in models.items() if model["pair"]] == ["pairs"]

@@ -33,6 +33,24 @@ def many_to_one(tmp_path: Path) -> MultilingualTranslation:
     return task
 
 
+@pytest.fixture
+def of_sources(tmp_path: Path) -> MultilingualTranslation:
+    """Many to one, with gates of its own in the encoder for each language that is translated."""
+    options = multilingual_options(tmp_path, language_token="none")
+    options["data"]["pairs"] = ["yy-en", "xx-en"]
+    stack = {**options["model"]["encoder"], "norm": "pre"}
+    options["model"] |= {"encoder": stack, "decoder": stack, "latent": {"per_language": True, "sides": ["encoder"]}}
+    task = open_task(parse_recipe(options), tmp_path / "run")
+    assert isinstance(task, MultilingualTranslation)
+    return task
+
+
+def targeted(task: MultilingualTranslation, target: str) -> MultilingualTranslation:
+    """The same task made anew, as a run is with ``generation.target``."""
+    generation = replace(task.recipe.generation, target=target)
+    return MultilingualTranslation(replace(task.recipe, generation=generation), task.tokenizers)
+
+
 def ids(task: MultilingualTranslation, text: str) -> list[int]:
     found: list[int] = task.tokenizers.source(text)["input_ids"]
     return found
@@ -174,6 +192,9 @@ def test_the_languages_of_examples_are_those_of_their_pairs(task: MultilingualTr
     task.check_examples(examples)
     with pytest.raises(InputError, match=r"generation\.target=yy is not the language of all examples"):
         with_generation(task, target="yy").check_examples(examples)
+    with_generation(task, target="en-xx").check_examples(examples[:1])
+    with pytest.raises(InputError, match=r"generation\.target=de-xx is not the language of all examples"):
+        with_generation(task, target="de-xx").check_examples(examples[:1])
 
 
 def test_a_run_knows_its_languages(task: MultilingualTranslation, tmp_path: Path) -> None:
@@ -189,9 +210,11 @@ def test_a_run_knows_its_languages(task: MultilingualTranslation, tmp_path: Path
     unseen = load_task(folder, other)  # a direction that it was not trained for, between languages that it knows
     assert isinstance(unseen, MultilingualTranslation)
     assert unseen.num_inputs == 2
-    with pytest.raises(ConfigError, match=r"data\.pairs +the model writes xx, yy, not zz"):
+    with pytest.raises(
+        ConfigError, match=r"data\.pairs +the model writes xx, yy, not zz; name pairs into one of these"
+    ):
         load_task(folder, replace(resolved, data=replace(resolved.data, pairs=("en-zz",))))
-    with pytest.raises(ConfigError, match=r"generation\.target +the model writes xx, yy, not zz"):
+    with pytest.raises(ConfigError, match=r"generation\.target +the model writes xx, yy, not zz; name one of these"):
         load_task(folder, replace(resolved, generation=replace(resolved.generation, target="zz")))
 
 
@@ -207,6 +230,64 @@ def test_many_to_one_needs_no_token(many_to_one: MultilingualTranslation) -> Non
     losses = many_to_one.losses(model, many_to_one.collate([stores[4], stores[5]]), 1)
     assert float(losses.totals["nll/xx-en"]) == 0
     torch.testing.assert_close(losses.totals["nll/yy-en"], losses.totals["nll"])
+
+
+def test_a_pair_for_all_says_what_encoders_ask_for(of_sources: MultilingualTranslation) -> None:
+    told = targeted(of_sources, "xx-en")
+    assert (told.num_inputs, told.input_names) == (1, ("text",))
+    batch, expected = told.collate(told.rows([("B A",)])), of_sources.collate(of_sources.rows([("xx-en", "B A")]))
+    assert batch["source_languages"].tolist() == expected["source_languages"].tolist() == [0]
+    assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
+    scored = told.scored_rows([("B A",)], ["a b"])
+    assert told.collate(scored)["source_languages"].tolist() == [0]
+
+
+def test_a_language_for_all_leaves_that_of_the_text_to_each(of_sources: MultilingualTranslation) -> None:
+    told = targeted(of_sources, "en")
+    assert (told.num_inputs, told.input_names) == (2, ("pair of languages", "text"))
+    assert told.collate(told.rows([("xx-en", "B A")]))["source_languages"].tolist() == [0]
+
+
+@pytest.mark.parametrize("target", ["zz", "zz-en", "xx-zz", "-en", "xx-", "xx-en-en", "en-en"])
+def test_what_is_no_pair_of_the_model_is_refused(of_sources: MultilingualTranslation, target: str) -> None:
+    message = rf"generation\.target +the model translates yy-en, xx-en, not {target}; name one of these"
+    with pytest.raises(ConfigError, match=message):
+        targeted(of_sources, target)
+
+
+def test_pairs_are_known_where_sources_do_not_matter(
+    task: MultilingualTranslation, many_to_one: MultilingualTranslation
+) -> None:
+    for plain, pair in ((task, "en-yy"), (many_to_one, "yy-en")):
+        told = targeted(plain, pair)
+        (row,), (expected,) = told.rows([("a b",)]), targeted(plain, pair[3:]).rows([("a b",)])
+        assert (row.texts[0].tolist(), row.label) == (expected.texts[0].tolist(), expected.label)
+    for pair in ("zz-yy", "en-zz"):
+        with pytest.raises(ConfigError, match=f"the model writes xx, yy, not {pair}; name one of these"):
+            targeted(task, pair)
+
+
+def test_choices_are_what_may_be_asked_for(
+    task: MultilingualTranslation, many_to_one: MultilingualTranslation, of_sources: MultilingualTranslation
+) -> None:
+    assert (task.choices, many_to_one.choices) == (("xx", "yy"), ("en",))
+    assert of_sources.choices == ("yy-en", "xx-en")
+    for each in (task, many_to_one, of_sources):
+        for choice in each.choices:
+            assert targeted(each, choice).num_inputs == 1
+
+
+def test_inputs_that_do_not_say_their_languages(of_sources: MultilingualTranslation) -> None:
+    remedy = "name both before each text, as in yy-en, or generation.target for all"
+    for told, message in (
+        ("en", f"the encoder has layers for xx, yy; no language is named; {remedy}"),
+        ("-en", f"the encoder has layers for xx, yy; no language is named; {remedy}"),
+        ("zz-en", f"the encoder has layers for xx, yy; zz is none of them; {remedy}"),
+        ("xx-zz", f"zz is no language of this model; it writes en; {remedy}"),
+    ):
+        with pytest.raises(InputError) as caught:
+            of_sources.collate(of_sources.rows([(told, "a")]))
+        assert str(caught.value) == message
 
 
 def test_several_languages_need_a_token(tmp_path: Path) -> None:

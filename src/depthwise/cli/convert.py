@@ -32,7 +32,7 @@ def fairseq(
         Path | None, typer.Option(help="Byte-pair codes of subword-nmt; else those found in DIR.")
     ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case text, as the training data was.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in DST.")] = False,
 ) -> None:
     """Import a translation or language model of fairseq; nothing stored in its files is executed.
 
@@ -62,7 +62,7 @@ def hf(
     bare: Annotated[
         bool, typer.Option("--bare", help="Keep the encoder alone, to fine-tune it with another head.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in DST.")] = False,
 ) -> None:
     """Import a BERT, RoBERTa or ALBERT of Transformers; nothing stored in its files is executed.
 

@@ -1,6 +1,5 @@
 """``depthwise evaluate``: how good runs are on a split of their data, and what that costs."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from depthwise.cli.run_arguments import (
     Precision,
     PrecisionOption,
     Split,
+    check_file_name,
     depth_of,
     drafting_of,
     paths_and_changes,
@@ -135,8 +135,7 @@ def _check_folders(folders: list[str], *, alone: bool) -> None:
 
 def _check_name(name: str | None, split: Split) -> None:
     """Results may be called anything that a file can be called, but not like another split."""
-    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
-        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+    check_file_name(name)
     if name in [other.value for other in Split if other is not split]:
         raise typer.BadParameter(f"{name} is another split; evaluate it with --split {name}", param_hint="--name")
 

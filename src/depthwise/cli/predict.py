@@ -56,7 +56,9 @@ def predict(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", help="The language to write, for models of several (generation.target).", metavar="LANGUAGE"
+            "--to",
+            help="The language to write, for models of several, or a pair such as de-en (generation.target).",
+            metavar="LANGUAGE",
         ),
     ] = None,
     depth: DepthOption = "trained",

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from depthwise.cli.run_arguments import Device, DeviceOption, Split, quieten
+from depthwise.cli.run_arguments import Device, DeviceOption, Split, check_file_name, quieten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 GATES = "evaluation.gates"
 NUM_EXAMPLES = 1000
+OF_RUN = {f"{split}{gates}" for split in Split for gates in ("", "-soft", "-hard", "-sampled")}
+"""What results of the run itself are called."""
 
 
 def prune(
@@ -50,7 +52,7 @@ def prune(
     examples: Annotated[
         int, typer.Option(min=1, help="By how many training examples heads are judged.", metavar="N")
     ] = NUM_EXAMPLES,
-    force: Annotated[bool, typer.Option("--force", help="Replace DST if it is not empty.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in DST.")] = False,
     measure: Annotated[
         bool,
         typer.Option(
@@ -79,21 +81,30 @@ def prune(
         raise typer.BadParameter("says how to measure; add --measure", param_hint="--name, KEY=VALUE")
     if any(change.partition("=")[0].strip() == GATES for change in changes or []):
         raise typer.BadParameter("is soft, hard and pruned with --measure; leave it out", param_hint=GATES)
+    _check_name(name, split)
+    changes = changes or []
     if heads is not None:
         if language is not None or keep is not None:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--language, --keep")
         if name is not None or changes:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--name, KEY=VALUE")
+        from depthwise.evaluation.pruning import examples_to_measure, measured_heads
+        from depthwise.evaluation.runs import open_run
+
+        measured_on = examples_to_measure([open_run(run)], split.value, device.value) if measure else []
         _prune_heads(run, destination, heads, examples, force=force, device=device.value)
         if measure:
-            from depthwise.evaluation.pruning import measured_heads
-
-            _report_measured(_console(), measured_heads(run, destination, split.value, device.value))
+            states = measured_heads(run, destination, split.value, measured_on, device.value)
+            _report_measured(_console(), states)
         typer.echo(f"next: depthwise evaluate {destination}")
         return
+    from depthwise.config import changed_recipe
+    from depthwise.evaluation.pruning import compared, examples_to_measure, measured
+    from depthwise.evaluation.results import write_evaluation
     from depthwise.evaluation.runs import load_model, open_run, pick_device
     from depthwise.interop.run_folder import check_destination
     from depthwise.models.pruning import layer_probabilities, layers_to_keep, pruned
+    from depthwise.tasks import load_task
 
     quieten()
     task = open_run(run)
@@ -104,23 +115,28 @@ def prune(
     smaller = pruned(model, kept)
     check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
     given = [] if pairs is None else [f"data.pairs=[{','.join(pairs)}]"]
+    recipe = _recipe(task.recipe, smaller.config.options, pairs)
     if measure:
-        from depthwise.evaluation.pruning import check_measurable
-
-        check_measurable(run, split.value, [*given, *(changes or [])], device.value)
-    _write(task, smaller, run, destination, _recipe(task.recipe, smaller.config.options, pairs))
+        tasks = [open_run(run, [*given, *changes]), load_task(run, changed_recipe(recipe, changes))]
+        measured_on = examples_to_measure(tasks, split.value, device.value)
+    _write(task, smaller, run, destination, recipe)
     _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
     if measure:
-        from depthwise.evaluation.pruning import compared, measured
-        from depthwise.evaluation.results import write_evaluation
-
         num_open = _num_open(probabilities, language)
-        states = measured(run, destination, split.value, num_open, given, changes or [], device.value)
+        states = measured(run, destination, split.value, measured_on, num_open, given, changes, device.value)
         _report_measured(_console(), states)
         if name is not None:
             write_evaluation(run, compared(states, _by_language(probabilities, kept, language)), name)
     typer.echo(f"next: depthwise evaluate {destination}")
+
+
+def _check_name(name: str | None, split: Split) -> None:
+    """What was measured of the smaller run too takes the place of no result of the run itself."""
+    check_file_name(name)
+    if name in OF_RUN:
+        remedy = f"choose another name such as {split.value}-pruned"
+        raise typer.BadParameter(f"{name} stands for RUN's own scores; {remedy}", param_hint="--name")
 
 
 def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, *, force: bool, device: str) -> None:

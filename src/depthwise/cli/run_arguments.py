@@ -103,6 +103,12 @@ def paths_and_changes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return [argument for argument in arguments if argument not in changes], changes
 
 
+def check_file_name(name: str | None) -> None:
+    """Results may be called anything that a file in their folder can be called."""
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name) or name.startswith(".")):
+        raise typer.BadParameter(f"{name} is no name of a file; take letters, digits, - and _", param_hint="--name")
+
+
 def quieten() -> None:
     """Transformers draws bars of its own when it loads weights."""
     from transformers.utils.logging import disable_progress_bar

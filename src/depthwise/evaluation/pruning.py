@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from depthwise.data import LineReport
+from depthwise.data import Example
 from depthwise.evaluation.evaluating import evaluation_of, read_examples
 from depthwise.evaluation.results import Evaluation, write_evaluation
-from depthwise.evaluation.runs import load_run, open_run, pick_device
+from depthwise.evaluation.runs import load_run, pick_device
 from depthwise.models.head_pruning import attention_of
+from depthwise.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,20 @@ class Measured:
     evaluation: Evaluation
 
 
-def check_measurable(run: Path, split: str, changes: Sequence[str], device: str) -> None:
-    """Raise what would keep a run with these changes from being evaluated, before anything is written."""
+def examples_to_measure(tasks: Sequence[Task], split: str, device: str) -> list[Example]:
+    """The examples of a split; raises what would keep any of the runs of these tasks from being evaluated on them."""
     pick_device(device)
-    task = open_run(run, changes)
-    next(iter(task.corpus(split).examples(LineReport(task.rules))), None)
+    examples = read_examples(tasks[0], split)
+    for task in tasks:
+        task.check_examples(examples)
+    return examples
 
 
 def measured(
     run: Path,
     pruned: Path,
     split: str,
+    examples: Sequence[Example],
     num_open: Mapping[str, float],
     pairs: Sequence[str] = (),
     changes: Sequence[str] = (),
@@ -54,7 +58,7 @@ def measured(
         ("pruned", pruned, []),
     ):
         loaded = load_run(folder, [*given, *changes], device)
-        evaluation = evaluation_of(loaded, split, read_examples(loaded.task, split))
+        evaluation = evaluation_of(loaded, split, examples)
         if not changes:
             write_evaluation(folder, evaluation, split if folder == pruned else f"{split}-{name.split()[0]}")
         layers = {
@@ -86,12 +90,14 @@ def compared(states: Sequence[Measured], layers: Mapping[str, Mapping[str, Seque
     return replace(left.evaluation, metrics=found, signatures=signatures, settings=settings)
 
 
-def measured_heads(run: Path, pruned: Path, split: str, device: str = "auto") -> list[Measured]:
+def measured_heads(
+    run: Path, pruned: Path, split: str, examples: Sequence[Example], device: str = "auto"
+) -> list[Measured]:
     """Evaluate a run and what pruning of heads made of it on the same examples, and write results into both."""
     found = []
     for name, folder in (("all heads", run), ("pruned", pruned)):
         loaded = load_run(folder, (), device)
-        evaluation = evaluation_of(loaded, split, read_examples(loaded.task, split))
+        evaluation = evaluation_of(loaded, split, examples)
         write_evaluation(folder, evaluation, split)
         heads = sum(each.num_heads for each in attention_of(loaded.model))
         found.append(Measured(name, {"encoder heads": heads}, loaded.model.num_parameters(), evaluation))

@@ -1,6 +1,8 @@
 """A finished run, ready to work: its task, and its model on a device."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,30 +131,64 @@ def by_policy(run: Run, options: PolicyConfig | None) -> Run:
 def load_model(
     task: Task, folder: str | Path, device: torch.device, precision: str = "fp32"
 ) -> DepthwisePreTrainedModel:
-    """The model of a folder, every weight of which must be there, with the gates that its task is evaluated with."""
+    """The model of a folder, with exactly the weights that are there and the gates that its task is evaluated with."""
     if precision not in DTYPES:
         raise InputError(f'there is no precision "{precision}"; give one of {", ".join(DTYPES)}')
     try:
-        loaded: Any = task.model_class.from_pretrained(
-            folder, dtype=DTYPES[precision], output_loading_info=True, local_files_only=True
-        )
+        with _without_report():
+            loaded: Any = task.model_class.from_pretrained(
+                folder,
+                dtype=DTYPES[precision],
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                local_files_only=True,
+            )
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise CheckpointError(
             f"the weights in {folder} cannot be loaded: {reason}; copy or train the run again"
         ) from error
     model, found = loaded
-    missing = sorted(found["missing_keys"])
-    if missing:
-        raise CheckpointError(
-            f"the weights in {folder} are incomplete: {missing[0]} is missing"
-            + (f" and so are {len(missing) - 1} more" if len(missing) > 1 else "")
-            + "; copy or train the run again"
-        )
+    _check_weights(folder, found)
     model.eval()
     placed: DepthwisePreTrainedModel = model.to(device)
     use_gates_of(task.recipe, placed)
     return placed
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Of weights that do not fit, Transformers prints a table; here they become one sentence."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_is_no_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_report)
+
+
+def _is_no_report(record: logging.LogRecord) -> bool:
+    return "LOAD REPORT" not in record.getMessage()
+
+
+def _check_weights(folder: str | Path, found: Mapping[str, Any]) -> None:
+    """Refuse weights that Transformers would draw anew or leave aside, and say no more than a warning."""
+    missing = [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    unlike = [
+        f"{name} is of shape {tuple(shape)} and not {tuple(wanted)}"
+        for name, shape, wanted in sorted(found["mismatched_keys"])
+    ]
+    unlike += [f"there is no place for {name}" for name in sorted(found["unexpected_keys"])]
+    problems = [*unlike, *missing]
+    if not problems:
+        return
+    others = len(problems) - 1
+    if unlike:
+        more = f", and {others} more do not fit" if others else ""
+        remedy = "restore its config.json, or copy or train the run again"
+        raise CheckpointError(f"the weights in {folder} do not fit its config.json: {problems[0]}{more}; {remedy}")
+    more = f" and so are {others} more" if others else ""
+    raise CheckpointError(f"the weights in {folder} are incomplete: {problems[0]}{more}; copy or train the run again")
 
 
 def pick_device(name: str) -> torch.device:

@@ -10,6 +10,9 @@ from safetensors import SafetensorError
 
 from depthwise.errors import CheckpointError
 
+OF_RUNS = ("config.json", "recipe.yaml")
+"""Files by which the folder of a run or a model is told from one of anything else."""
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -25,7 +28,7 @@ class Conversion:
 def check_destination(
     destination: Path, source: Path, *, force: bool, what: str = "the model to be imported", new: str = "the run"
 ) -> None:
-    """Refuse what must not be overwritten: a file, a folder with content unless forced, the source itself.
+    """Refuse what must not be overwritten: a file, a run unless forced, any other content, the source itself.
 
     ``what`` is there, and ``new`` is to be written.
     """
@@ -33,7 +36,11 @@ def check_destination(
         raise CheckpointError(f"{destination} is a file; give a folder for the run")
     if source.resolve().is_relative_to(destination.resolve()):
         raise CheckpointError(f"{destination} holds {what}; give another folder for {new}")
-    if destination.is_dir() and any(destination.iterdir()) and not force:
+    if not destination.is_dir() or not any(destination.iterdir()):
+        return
+    if not any((destination / name).is_file() for name in OF_RUNS):
+        raise CheckpointError(f"{destination} is not empty and holds no run to replace; give another folder")
+    if not force:
         raise CheckpointError(f"{destination} is not empty; give another folder, or --force to replace it")
 
 

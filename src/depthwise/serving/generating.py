@@ -29,7 +29,7 @@ from depthwise.serving.pieces import TextStream, check_text, text_behind
 from depthwise.serving.refusals import Refused
 from depthwise.serving.served import Served
 from depthwise.tasks.language_modeling import LanguageModeling
-from depthwise.tasks.multilingual import MultilingualTranslation
+from depthwise.tasks.multilingual import LanguageError, MultilingualTranslation
 from depthwise.tasks.searching import Search
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 
@@ -109,6 +109,8 @@ class TextServed(Served):
         try:
             (row,) = task.whole_rows([self._columns(text, wanted.to)])
             batch = task.collate([row])
+        except LanguageError as error:
+            raise Refused(422, error.problem, f'give "to", one of {", ".join(self.languages or ())}') from None
         except InputError as error:
             raise Refused.because(error) from None
         ids = tuple(batch["input_ids"][0].tolist())
@@ -294,7 +296,7 @@ class TextServed(Served):
 
     @property
     def languages(self) -> list[str] | None:
-        return list(self.task.languages) if isinstance(self.task, MultilingualTranslation) else None
+        return list(self.task.choices) if isinstance(self.task, MultilingualTranslation) else None
 
     def example(self, texts: tuple[str, ...]) -> str:
         return texts[-1]  # a language before it is no part of the text
@@ -317,7 +319,7 @@ class TextServed(Served):
         to = None if self.languages is None else self.languages[0]
         try:
             prepared = self.prepared("a", Wanted(to=to, max_new_tokens=1))
-        except Refused:  # such as a model that wants a pair of languages
+        except Refused:  # limits that leave no room even for this
             return
         self.submit(prepared).result()
 

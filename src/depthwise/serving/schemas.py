@@ -53,7 +53,11 @@ class GenerateRequest(Asking):
 
     input: str
     to: Annotated[
-        str | None, Field(max_length=MAX_NAME, description="The language to write, for models of several.")
+        str | None,
+        Field(
+            max_length=MAX_NAME,
+            description="What to write, for models of several languages: one of `languages` in `/v1/models`.",
+        ),
     ] = None
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     temperature: Annotated[
@@ -199,7 +203,9 @@ class ModelDescription(BaseModel):
     kind: Literal["generate", "classify", "tag", "answer"]
     layers: int
     depths: Depths
-    languages: list[str] | None
+    languages: list[str] | None = Field(
+        description="What `to` may be: languages to write, or pairs such as de-en where the encoder asks for both."
+    )
     labels: list[str] | None
     pair: bool = Field(description="Whether inputs are pairs of texts.")
     completions: bool = Field(description="Whether /v1/completions takes this model.")

@@ -46,6 +46,21 @@ from depthwise.tasks.values import Examples, Losses
 MEAN = "nll/mean"
 
 
+class LanguageError(InputError):
+    """An input that names no languages, or others than those of the model.
+
+    ``problem`` is a sentence by itself: the remedy of the message is for lines of a file, and whoever takes inputs in
+    another way has one of their own.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}"
+
+
 class MultilingualTranslation(Translation):
     """One-to-many, many-to-one, many-to-many; inputs are texts, or texts behind the language to translate into."""
 
@@ -81,9 +96,12 @@ class MultilingualTranslation(Translation):
         known, wanted = self.languages, self.recipe.generation.target
         for language in targets:
             if language not in known:
-                problems.append(Problem("data.pairs", f"the model writes {', '.join(known)}, not {language}"))
-        if wanted is not None and wanted not in known:
-            problems.append(Problem("generation.target", f"the model writes {', '.join(known)}, not {wanted}"))
+                message = f"the model writes {', '.join(known)}, not {language}; name pairs into one of these"
+                problems.append(Problem("data.pairs", message))
+        if wanted is not None and not self._is_known(wanted):
+            does = "translates" if self._gated("encoder") else "writes"
+            message = f"the model {does} {', '.join(self.choices)}, not {wanted}; name one of these"
+            problems.append(Problem("generation.target", message))
         if problems:
             raise ConfigError(f"task {self.kind}", problems)
 
@@ -93,6 +111,22 @@ class MultilingualTranslation(Translation):
         left = self.recipe.tokenizer.languages
         told = tuple(language for language in self.tokens if left is None or language in left)
         return told or tuple(sorted({pair.target for pair in self.pairs}))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What can be asked of it for a text: a language to write or, where the encoder has to know that of the text
+        too, a pair of its data."""
+        return tuple(map(str, self.pairs)) if self._gated("encoder") else self.languages
+
+    def _is_known(self, wanted: str) -> bool:
+        """Whether it is a language to write, or one to translate and one to write."""
+        source, target = self._told(wanted)
+        return target in self.languages and (source is None or source in self._sources)
+
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        """The languages that it translates: those of its gates, or of its data."""
+        return self._gated("encoder") or tuple(dict.fromkeys(pair.source for pair in self.pairs))
 
     @cached_property
     def options(self) -> ModelConfig:
@@ -190,10 +224,9 @@ class MultilingualTranslation(Translation):
                 assert isinstance(row, LanguageRow)
                 pair = None if row.pair is None else self.pairs[row.pair]
                 language = row.languages[which] if pair is None else (pair.source, pair.target)[which]
-                if language not in known:
-                    told = "no language is named" if language is None else f"{language} is none of them"
-                    remedy = "name both before each text, as in de-en" if side == "encoder" else "name one of these"
-                    raise InputError(f"the {side} has layers for {', '.join(known)}; {told}; {remedy}")
+                if language is None or language not in known:
+                    told = f"{language} is none of them" if language else "no language is named"
+                    raise LanguageError(f"the {side} has layers for {', '.join(known)}; {told}", self._remedy)
                 numbers.append(known.index(language))
             found[LANGUAGES[side]] = torch.tensor(numbers)
         return found
@@ -231,18 +264,19 @@ class MultilingualTranslation(Translation):
 
     @property
     def target(self) -> str | None:
-        """The language that inputs are translated into unless they say it themselves."""
+        """The language that inputs are translated into unless they say it themselves, or a pair that has theirs too."""
         return self.recipe.generation.target or (self.languages[0] if len(self.languages) == 1 else None)
 
     @property
     def num_inputs(self) -> int:
-        return 2 if self.target is None or self._gated("encoder") else 1
+        source, target = self._told(self.target)
+        return 2 if target is None or (source is None and self._gated("encoder")) else 1
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        if self._gated("encoder"):
-            return ("pair of languages", "text")
-        return ("language", "text") if self.target is None else ("text",)
+        if self.num_inputs == 1:
+            return ("text",)
+        return ("pair of languages" if self._gated("encoder") else "language", "text")
 
     def inputs_of(self, example: Example) -> tuple[str, ...]:
         pair = _pair(example)
@@ -252,6 +286,7 @@ class MultilingualTranslation(Translation):
         """Inputs are a text, or a language (or a pair of languages) and a text."""
         told = [self._told(self.target if len(of_row) == 1 else of_row[0].strip()) for of_row in texts]
         tokens = [self._token(target) for _, target in told]
+        self._check_sources(told)
         sources = encoded(self.tokenizers.source, [of_row[-1] for of_row in texts])
         if self.placement == "source":
             begun = [np.concatenate([[token], ids]) for token, ids in zip(tokens, sources, strict=True)]
@@ -270,16 +305,31 @@ class MultilingualTranslation(Translation):
 
     def _token(self, language: str | None) -> int | None:
         if language not in self.languages:
-            known = ", ".join(self.languages)
-            missing = "no language is named" if language is None else f"{language} is no language of this model"
-            raise InputError(f"{missing}; it writes {known}; name one before each text, or generation.target for all")
+            problem = f"{language} is no language of this model" if language else "no language is named"
+            raise LanguageError(problem, f"it writes {', '.join(self.languages)}; {self._remedy}")
         return self.tokens.get(language)
+
+    def _check_sources(self, told: Sequence[tuple[str | None, str | None]]) -> None:
+        if self._gated("encoder"):
+            return  # which says itself what it has layers for
+        for source, _ in told:
+            if source is not None and source not in self._sources:
+                known = ", ".join(self._sources)
+                raise LanguageError(f"{source} is no language of its texts", f"it translates {known}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        """How the lines of a file name their languages."""
+        what = f"both before each text, as in {self.pairs[0]}," if self._gated("encoder") else "one before each text,"
+        return f"name {what} or generation.target for all"
 
     # Scoring
 
     def check_examples(self, examples: Sequence[Example]) -> None:
         wanted = self.recipe.generation.target
-        if wanted is not None and any(_pair(example).target != wanted for example in examples):
+        if wanted is not None and any(
+            wanted not in (_pair(example).target, str(_pair(example))) for example in examples
+        ):
             raise InputError(
                 f"generation.target={wanted} is not the language of all examples, which their pairs say; "
                 "leave it out, and choose pairs with data.pairs=[...]"
