@@ -128,7 +128,7 @@ def test_every_option(call: Call, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("#version: 0.2\nw 3</w>\n", encoding="utf-8")
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.json").touch()
+    (run / "config.json").write_text('{"model_type": "depthwise"}')
     (run / "old").touch()
     languages = ("--source-lang", "fr", "--target-lang", "de")
     options = ("--checkpoint", "other.pt", *languages, "--bpe-codes", tmp_path / "mine", "--lowercase", "--force")

@@ -146,10 +146,8 @@ def test_other_languages_are_gone(latent_run: Path, depthwise: Depthwise, tmp_pa
 def test_a_run_is_not_pruned_into_itself(latent_run: Path, depthwise: Depthwise, told: list[str]) -> None:
     before = (latent_run / "recipe.yaml").read_text()
     code, _, errors = depthwise("prune", latent_run, latent_run, *told, "--force")
-    assert (code, f"{latent_run} holds the run to be pruned; give another folder for what is left" in errors) == (
-        1,
-        True,
-    )
+    message = f"{latent_run} holds the run to be pruned; give another folder for what is left"
+    assert (code, message in errors) == (1, True)
     assert (latent_run / "recipe.yaml").read_text() == before
 
 
@@ -192,9 +190,10 @@ def test_measuring(latent_run: Path, depthwise: Depthwise, tmp_path: Path, langu
 def test_what_was_measured_becomes_a_result(
     latent_run: Path, depthwise: Depthwise, tmp_path: Path, language: str | None
 ) -> None:
-    told = ["generation.num_beams=2", "--measure", "--device", "cpu", "--name", "both"]
+    """Which it may be again."""
+    told = ["generation.num_beams=2", "--measure", "--device", "cpu", "--name", "both", "--force"]
     told += [] if language is None else ["--language", language]
-    assert depthwise("prune", latent_run, tmp_path / "smaller", *told)[0] == 0
+    assert [depthwise("prune", latent_run, tmp_path / "smaller", *told)[0] for _ in range(2)] == [0, 0]
     assert [path.name for path in (latent_run / "results").glob("*.json")] == ["both.json"]
     found = read_evaluation(latent_run / "results" / "both.json")
     assert found is not None
@@ -229,7 +228,7 @@ def test_names_and_changes_are_about_what_is_measured(
         (["generation.num_beams=0"], 1, "num_beams"),
         (["data.test=nowhere"], 1, "nowhere"),
         (["model.width=3"], 1, "model.width"),
-        (["generation.target=yy"], 1, "generation.target=yy is not the language of all examples"),
+        (["generation.target=yy"], 1, "generation.target=yy is not what all examples are"),
         (["--language", "yy", "data.pairs=[en-xx]"], 1, "the model writes yy, not xx"),
     ],
 )
@@ -250,17 +249,22 @@ def test_nothing_is_written_where_it_cannot_be_measured(
         ("valid", "valid stands for RUN's own scores"),
         ("test-hard", "test-hard stands for RUN's own scores"),
         ("valid-soft", "valid-soft stands for RUN's own scores"),
+        ("test-hard-depth-1", "test-hard-depth-1 is a result of RUN already; choose another name"),
+        ("depths", "depths is a result of RUN already; choose another name"),
     ],
 )
 def test_names_of_what_was_measured(
     latent_run: Path, depthwise: Depthwise, tmp_path: Path, name: str, message: str
 ) -> None:
     """They stay in the run, and its own results stay what they are."""
+    assert depthwise("evaluate", latent_run, "--name", "test-hard-depth-1", "--device", "cpu")[0] == 0
+    (latent_run / "results" / "depths.json").write_text("{}")
+    before = {path: path.read_text() for path in (latent_run / "results").iterdir()}
     told = ["--measure", "--split", "valid", "--device", "cpu", "--name", name]
     code, _, errors = depthwise("prune", latent_run, tmp_path / "smaller", *told)
     assert (code, message in " ".join(errors.replace("│", "").split())) == (2, True), errors
     assert not (tmp_path / "smaller").exists()
-    assert not (latent_run / "results").exists()
+    assert {path: path.read_text() for path in (latent_run / "results").iterdir()} == before
 
 
 def test_predicting_to_a_language(latent_run: Path, depthwise: Depthwise, tmp_path: Path) -> None:

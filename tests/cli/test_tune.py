@@ -13,6 +13,9 @@ from depthwise.cli import tune
 from depthwise.config import load_recipe
 from depthwise.evaluation import load_run, predict_all, tuning
 
+from ..evaluation.conftest import build_run
+from ..tasks.conftest import multilingual_options
+
 MakeRun = Callable[..., Path]
 Depthwise = Callable[..., tuple[int, str, str]]
 
@@ -54,6 +57,17 @@ def test_a_translation(
     _, output, _ = depthwise("evaluate", folder, "--split", "valid", "--json", *changes)
     assert json.loads(output)["metrics"]["exact_match"] == 100.0
     assert not list(folder.glob(".tune-*"))
+
+
+def test_languages_that_it_was_chosen_on_are_no_part_of_the_choice(
+    depthwise: Depthwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning.tune_search, "__defaults__", ((1.5,), ((1.0, 6),)))
+    folder = build_run(tmp_path / "run", multilingual_options(tmp_path), 1)
+    code, _, errors = depthwise("tune", folder, "generation.target=yy", "data.pairs=[en-yy]")
+    assert (code, errors) == (0, "")
+    assert load_recipe(folder / "recipe.yaml").generation.target is None
+    assert depthwise("evaluate", folder)[0] == 0
 
 
 def test_checkpoints_of_a_classifier(make_run: MakeRun, depthwise: Depthwise, monkeypatch: pytest.MonkeyPatch) -> None:

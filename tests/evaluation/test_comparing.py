@@ -11,6 +11,9 @@ from depthwise.errors import CheckpointError, DataError
 from depthwise.evaluation import comparing, contest, evaluate_run, load_run, opponent, over_runs, read_examples
 from depthwise.evaluation.results import write_evaluation
 
+from ..tasks.conftest import multilingual_options
+from .conftest import build_run
+
 MakeRun = Callable[..., Path]
 GOLD = ("good", "bad", "good", "bad", "good")
 
@@ -59,6 +62,21 @@ def test_predictions_without_a_record_are_made_for_our_examples(make_run: MakeRu
     found = opponent(task, "test", read_examples(task, "test"), theirs, device="cpu")
     assert len(found) == 5
     assert loaded == [theirs]
+
+
+def test_each_run_is_told_languages_as_it_wants_them(tmp_path: Path) -> None:
+    """One whose encoder has gates for each language of the texts, and one that does not ask for it."""
+    options = multilingual_options(tmp_path, language_token="none")
+    options["data"]["pairs"] = ["yy-en", "xx-en"]
+    stack = {**options["model"]["encoder"], "norm": "pre"}
+    model = {**options["model"], "encoder": stack, "decoder": stack}
+    latent = {"per_language": True, "sides": ["encoder"]}
+    plain = build_run(tmp_path / "plain", {**options, "model": model}, 1)
+    gated = build_run(tmp_path / "gated", {**options, "model": {**model, "latent": latent}}, 2)
+    for ours, theirs in ((plain, gated), (gated, plain)):
+        task = load_run(ours, device="cpu").task
+        found = opponent(task, "test", read_examples(task, "test"), theirs, device="cpu")
+        assert found == evaluate_run(load_run(theirs, device="cpu"), "test").predictions
 
 
 def test_a_file_of_predictions(make_run: MakeRun, tmp_path: Path) -> None:

@@ -71,6 +71,13 @@ def test_what_is_in_use_at_the_end(latent: Path) -> None:
     )
 
 
+def test_gates_that_are_no_numbers(latent: Path) -> None:
+    """As a run that diverged has them."""
+    record = read_record(latent)
+    record.probabilities["decoder"]["fr"][-1, 0] = np.nan
+    assert in_use(record, "decoder") == "latent, decoder, update 300: probabilities are no numbers"
+
+
 def test_what_is_read(latent: Path) -> None:
     record = read_record(latent)
     assert record.updates == UPDATES

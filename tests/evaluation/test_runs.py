@@ -142,6 +142,36 @@ def test_weights_of_another_shape(make_run: MakeRun, log_of_transformers: pytest
     assert (str(raised.value), log_of_transformers.records) == (sentence, [])
 
 
+@pytest.mark.parametrize("kind", ["text", "translation", "masked text"])
+@pytest.mark.parametrize(("num_rows", "in_config"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_tied_weights_of_another_shape(
+    make_run: MakeRun, kind: str, num_rows: int, in_config: int, is_sharded: bool
+) -> None:
+    """Both copies are in the file; Transformers fails before it says which of them does not fit."""
+    folder = make_run(kind)
+    weights, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    table = next(name for name in weights if name.endswith("embedding.tokens.weight"))
+    size, width = weights[table].shape
+    weights["head.weight"] = torch.zeros(size + num_rows, width)
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": size + in_config}))
+    if is_sharded:
+        (folder / "model.safetensors").unlink()
+        names = {name: f"model-{1 + (name == table):05}-of-00002.safetensors" for name in weights}
+        for shard in set(names.values()):
+            content = {name: weights[name] for name in weights if names[name] == shard}
+            save_file(content, folder / shard, metadata={"format": "pt"})
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    else:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    shapes = f"head.weight is of shape {(size + num_rows, width)} and not {(size + in_config, width)}"
+    more = ", and 1 more do not fit" if in_config else ""
+    with pytest.raises(CheckpointError) as raised:
+        load_run(folder, device="cpu")
+    remedy = "restore its config.json, or copy or train the run again"
+    assert str(raised.value) == f"the weights in {folder} do not fit its config.json: {shapes}{more}; {remedy}"
+
+
 @pytest.mark.parametrize(
     ("num_layers", "message"),
     [

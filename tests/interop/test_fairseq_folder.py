@@ -353,7 +353,7 @@ def test_an_error_while_writing_leaves_things_as_they_were(
 ) -> None:
     folder = material.folder()
     material.run.mkdir()
-    (material.run / "config.json").touch()
+    (material.run / "config.json").write_text('{"model_type": "depthwise"}')
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("out of luck")
@@ -370,7 +370,7 @@ def test_a_failing_move_brings_the_earlier_run_back(
 ) -> None:
     folder = material.folder()
     material.run.mkdir()
-    (material.run / "config.json").touch()
+    (material.run / "config.json").write_text('{"model_type": "depthwise"}')
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Path:

@@ -279,7 +279,7 @@ def test_files_that_are_wrong(spoil: Callable[[Path], str], theirs: Path, tmp_pa
 def test_an_existing_destination(theirs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.json").touch()
+    (run / "config.json").write_text('{"model_type": "depthwise"}')
     (run / "old").touch()
     with pytest.raises(CheckpointError, match="is not empty; give another folder, or --force to replace it"):
         convert_hf(theirs, run)

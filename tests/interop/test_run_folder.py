@@ -19,22 +19,40 @@ def test_weights_that_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["config.json", "recipe.yaml"])
-def test_a_run_is_replaced_if_that_is_wanted(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.json", '{"model_type": "depthwise"}'), ("recipe.given.yaml", "seed: 1\n")]
+)
+def test_a_run_is_replaced_if_that_is_wanted(tmp_path: Path, name: str, content: str) -> None:
+    """A training that was stopped has no more than the recipe that was given."""
     run = tmp_path / "run"
     run.mkdir()
-    (run / name).touch()
+    (run / name).write_text(content)
     check_destination(run, tmp_path / "theirs", force=True)
     with pytest.raises(CheckpointError, match=f"^{run} is not empty; give another folder, or --force to replace it$"):
         check_destination(run, tmp_path / "theirs", force=False)
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_anything_else_is_not_replaced(tmp_path: Path, force: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.tsv", b""),
+        ("recipe.yaml", b"seed: 1\n"),
+        ("config.json", b""),
+        ("config.json", b"\xff"),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b'["model_type", "depthwise"]'),
+        ("config.json", b'{"port": 80}'),
+        ("config.json", b'{"model_type": "bert"}'),
+        ("config.json", b'{"model_type": ["depthwise"]}'),
+    ],
+)
+def test_anything_else_is_not_replaced(tmp_path: Path, name: str, content: bytes, force: bool) -> None:
+    """Also where a file is called as one of a run."""
     data = tmp_path / "data"
     data.mkdir()
     check_destination(data, tmp_path / "theirs", force=force)
-    (data / "train.tsv").touch()
+    (data / name).write_bytes(content)
     message = f"^{data} is not empty and holds no run to replace; give another folder$"
     with pytest.raises(CheckpointError, match=message):
         check_destination(data, tmp_path / "theirs", force=force)

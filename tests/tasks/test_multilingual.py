@@ -190,10 +190,10 @@ def test_scores_of_every_pair_and_their_mean(task: MultilingualTranslation) -> N
 def test_the_languages_of_examples_are_those_of_their_pairs(task: MultilingualTranslation) -> None:
     examples = [Example(("a", "B"), "en-xx", "f", 1), Example(("a", "B"), "en-yy", "f", 1)]
     task.check_examples(examples)
-    with pytest.raises(InputError, match=r"generation\.target=yy is not the language of all examples"):
+    with pytest.raises(InputError, match=r"generation\.target=yy is not what all examples are"):
         with_generation(task, target="yy").check_examples(examples)
     with_generation(task, target="en-xx").check_examples(examples[:1])
-    with pytest.raises(InputError, match=r"generation\.target=de-xx is not the language of all examples"):
+    with pytest.raises(InputError, match=r"generation\.target=de-xx is not what all examples are"):
         with_generation(task, target="de-xx").check_examples(examples[:1])
 
 
@@ -263,8 +263,23 @@ def test_pairs_are_known_where_sources_do_not_matter(
         (row,), (expected,) = told.rows([("a b",)]), targeted(plain, pair[3:]).rows([("a b",)])
         assert (row.texts[0].tolist(), row.label) == (expected.texts[0].tolist(), expected.label)
     for pair in ("zz-yy", "en-zz"):
-        with pytest.raises(ConfigError, match=f"the model writes xx, yy, not {pair}; name one of these"):
+        with pytest.raises(ConfigError, match=f"the model translates en into xx, yy, not {pair}; name one of these"):
             targeted(task, pair)
+    with pytest.raises(ConfigError, match="the model writes xx, yy, not zz; name one of these"):
+        targeted(task, "zz")
+
+
+def test_a_language_without_effect_is_refused(tmp_path: Path) -> None:
+    """Where texts name pairs and the model writes several languages."""
+    options = multilingual_options(tmp_path)
+    options["data"]["pairs"] = ["en-xx", "en-yy", "xx-en"]
+    stack = {**options["model"]["encoder"], "norm": "pre"}
+    options["model"] |= {"encoder": stack, "decoder": stack, "latent": {"per_language": True, "sides": ["encoder"]}}
+    several = open_task(parse_recipe(options), tmp_path / "run")
+    assert isinstance(several, MultilingualTranslation)
+    assert targeted(several, "en-yy").num_inputs == 1
+    with pytest.raises(ConfigError, match="yy has no effect where texts name pairs of languages; name a pair"):
+        targeted(several, "yy")
 
 
 def test_choices_are_what_may_be_asked_for(
@@ -280,8 +295,8 @@ def test_choices_are_what_may_be_asked_for(
 def test_inputs_that_do_not_say_their_languages(of_sources: MultilingualTranslation) -> None:
     remedy = "name both before each text, as in yy-en, or generation.target for all"
     for told, message in (
-        ("en", f"the encoder has layers for xx, yy; no language is named; {remedy}"),
-        ("-en", f"the encoder has layers for xx, yy; no language is named; {remedy}"),
+        ("en", f"the encoder has layers for xx, yy; that of the text is not named; {remedy}"),
+        ("-en", f"the encoder has layers for xx, yy; that of the text is not named; {remedy}"),
         ("zz-en", f"the encoder has layers for xx, yy; zz is none of them; {remedy}"),
         ("xx-zz", f"zz is no language of this model; it writes en; {remedy}"),
     ):

@@ -70,11 +70,12 @@ def predict(
     """Answer every line of input with a line of output, in order, as the input arrives.
 
     A line is a text, or both texts of a pair with a tab between them; a model of several target languages wants
-    language<TAB>text, or --to LANGUAGE for all lines. A language model continues a line; a masked one
-    fills <mask>, and with --score the output lists a token for each. Empty lines stay empty; lines that are too long
-    are cut; what cannot be answered gives an empty line. Notes on such lines go to standard error. With --depth policy,
-    tokens leave by the run's policy, or by another one as for depthwise evaluate: policy.kind=confidence
-    policy.threshold=0.9. With --lossless nobody leaves: text is that of full depth, made faster by drafts.
+    language<TAB>text, or --to LANGUAGE for all lines (a pair, where gates ask for both languages). A language model
+    continues a line; a masked one fills <mask>, and with --score the output lists a token for each. Empty lines stay
+    empty; lines that are too long are cut; what cannot be answered gives an empty line. Notes on such lines go to
+    standard error. With --depth policy, tokens leave by the run's policy, or by another one as for depthwise evaluate:
+    policy.kind=confidence policy.threshold=0.9. With --lossless nobody leaves: text is that of full depth, made faster
+    by drafts.
     """
     paths, given = paths_and_changes(arguments)
     wanted_depth = depth_of(depth)

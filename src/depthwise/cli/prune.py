@@ -1,5 +1,6 @@
 """``depthwise prune``: a run without the layers that its model has learned to leave out, or without some heads."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 GATES = "evaluation.gates"
 NUM_EXAMPLES = 1000
+COMPARED = "times_as_fast"
+"""A metric of what is kept under a name, and of no other result."""
 OF_RUN = {f"{split}{gates}" for split in Split for gates in ("", "-soft", "-hard", "-sampled")}
-"""What results of the run itself are called."""
+"""Scores of the run itself at full depth: what they are called, whether they are there yet or not."""
 
 
 def prune(
@@ -81,7 +84,7 @@ def prune(
         raise typer.BadParameter("says how to measure; add --measure", param_hint="--name, KEY=VALUE")
     if any(change.partition("=")[0].strip() == GATES for change in changes or []):
         raise typer.BadParameter("is soft, hard and pruned with --measure; leave it out", param_hint=GATES)
-    _check_name(name, split)
+    _check_name(name, split, run)
     changes = changes or []
     if heads is not None:
         if language is not None or keep is not None:
@@ -131,12 +134,20 @@ def prune(
     typer.echo(f"next: depthwise evaluate {destination}")
 
 
-def _check_name(name: str | None, split: Split) -> None:
-    """What was measured of the smaller run too takes the place of no result of the run itself."""
+def _check_name(name: str | None, split: Split, run: Path) -> None:
+    """What was measured of the smaller run too takes the place of no result but an earlier one of its own kind."""
     check_file_name(name)
+    if name is None:
+        return
     if name in OF_RUN:
         remedy = f"choose another name such as {split.value}-pruned"
         raise typer.BadParameter(f"{name} stands for RUN's own scores; {remedy}", param_hint="--name")
+    from depthwise.evaluation.results import read_evaluation, result_path
+
+    path = result_path(run, name)
+    earlier = read_evaluation(path)
+    if os.path.exists(path) and (earlier is None or COMPARED not in earlier.metrics):
+        raise typer.BadParameter(f"{name} is a result of RUN already; choose another name", param_hint="--name")
 
 
 def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, *, force: bool, device: str) -> None:

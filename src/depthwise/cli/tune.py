@@ -161,7 +161,9 @@ def _write(
     if trials and "decoder" in run.task.model_class.needs:
         replace_file(run.folder / GENERATION, _generation_config(run, search))
     if trials:
-        replace_file(run.folder / RECIPE, recipe_yaml(replace(run_recipe(run.folder), generation=search)))
+        recipe = run_recipe(run.folder)
+        kept = replace(search, target=recipe.generation.target)  # which languages to tune on is no result
+        replace_file(run.folder / RECIPE, recipe_yaml(replace(recipe, generation=kept)))
     content: dict[str, Any] = {
         "split": split,
         "examples": num_examples,

@@ -20,7 +20,7 @@ from depthwise.evaluation.results import (
 )
 from depthwise.evaluation.runs import load_run, open_run
 from depthwise.metrics import Comparison, SeedSummary, over_seeds
-from depthwise.tasks import Task
+from depthwise.tasks import MultilingualTranslation, Task
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,14 @@ def check_comparable(task: Task, other: Task, folder: Path) -> None:
     """Raises an error where the run in ``folder`` answers another kind of question."""
     if other.kind != task.kind:
         raise CheckpointError(f"{folder} is a run of {other.kind}, not of {task.kind}; compare runs of the same task")
-    if other.num_inputs != task.num_inputs:
-        raise CheckpointError(
-            f"{folder} takes {other.num_inputs} texts at a time, not {task.num_inputs}; compare runs on the same data"
-        )
+    ours, theirs = _num_texts(task), _num_texts(other)
+    if ours != theirs:
+        raise CheckpointError(f"{folder} takes {theirs} texts at a time, not {ours}; compare runs on the same data")
+
+
+def _num_texts(task: Task) -> int:
+    """How many texts an input has; languages, which one model is told and another not, are none."""
+    return 1 if isinstance(task, MultilingualTranslation) else task.num_inputs
 
 
 def contest(
@@ -90,7 +94,9 @@ def _predictions_of_run(
     ):
         return stored.predictions
     run = load_run(folder, changes, device, precision)
-    return tuple(prediction.text for prediction in predict_all(run, [task.inputs_of(example) for example in examples]))
+    return tuple(
+        prediction.text for prediction in predict_all(run, [run.task.inputs_of(example) for example in examples])
+    )
 
 
 @dataclass(frozen=True)

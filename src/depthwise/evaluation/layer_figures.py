@@ -67,6 +67,8 @@ def read_record(run: Path) -> Record:
 def in_use(record: Record, side: str) -> str:
     """How many layers of a gated side are likely used at the end of the log, and how many gates are undecided."""
     last = np.array([rows[-1] for rows in record.probabilities[side].values()])
+    if not np.isfinite(last).all():
+        return f"{record.name}, {side}, update {record.updates[-1]:,}: probabilities are no numbers"
     num_open = (last > 0.5).sum(1).mean()
     num_undecided = ((last > UNDECIDED[0]) & (last < UNDECIDED[1])).sum(1).mean()
     languages = f", in the mean over {len(last)} languages" if len(last) > 1 else ""

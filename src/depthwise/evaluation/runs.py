@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from depthwise.config import FixedDepthConfig, PolicyConfig, Recipe, changed_recipe
 from depthwise.engine import Drafting, Engine
@@ -16,6 +16,7 @@ from depthwise.errors import CheckpointError, InputError
 from depthwise.evaluation.calibrated import setting_named
 from depthwise.evaluation.drafting import check_drafting, check_nobody_leaves
 from depthwise.evaluation.policies import check_exits, chosen_policy, fixed_depth, use_policy
+from depthwise.models.configuration import DepthwiseConfig
 from depthwise.models.pretrained import DepthwisePreTrainedModel
 from depthwise.tasks import Task, load_task
 from depthwise.tasks.build import run_recipe
@@ -144,6 +145,8 @@ def load_model(
                 local_files_only=True,
             )
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        if isinstance(error, RuntimeError):
+            _check_weights(folder, {"mismatched_keys": _unlike(task, folder)})
         reason = " ".join(str(error).split()).rstrip(".")
         raise CheckpointError(
             f"the weights in {folder} cannot be loaded: {reason}; copy or train the run again"
@@ -171,14 +174,32 @@ def _is_no_report(record: logging.LogRecord) -> bool:
     return "LOAD REPORT" not in record.getMessage()
 
 
+def _unlike(task: Task, folder: str | Path) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+    """Weights that have another shape in the files than in the model, with both shapes.
+
+    Transformers fails before it says so where two of them are tied, since it compares the numbers that it has not read.
+    """
+    with torch.device("meta"):
+        model = task.model_class(DepthwiseConfig.from_pretrained(folder, local_files_only=True))
+    wanted = {name: weight.shape for name, weight in model.state_dict().items()}
+    whole, found = Path(folder, "model.safetensors"), []
+    for path in [whole] if whole.is_file() else sorted(Path(folder).glob("model-*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (is no dictionary)
+        found += [
+            (name, shape, wanted[name]) for name, shape in shapes.items() if shape != list(wanted.get(name, shape))
+        ]
+    return found
+
+
 def _check_weights(folder: str | Path, found: Mapping[str, Any]) -> None:
     """Refuse weights that Transformers would draw anew or leave aside, and say no more than a warning."""
-    missing = [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    missing = [f"{name} is missing" for name in sorted(found.get("missing_keys", ()))]
     unlike = [
         f"{name} is of shape {tuple(shape)} and not {tuple(wanted)}"
         for name, shape, wanted in sorted(found["mismatched_keys"])
     ]
-    unlike += [f"there is no place for {name}" for name in sorted(found["unexpected_keys"])]
+    unlike += [f"there is no place for {name}" for name in sorted(found.get("unexpected_keys", ()))]
     problems = [*unlike, *missing]
     if not problems:
         return

@@ -1,5 +1,6 @@
 """What an import leaves: a run that is there whole or not at all, and what there is to say about it."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from depthwise.errors import CheckpointError
+from depthwise.models.configuration import DepthwiseConfig
 
-OF_RUNS = ("config.json", "recipe.yaml")
-"""Files by which the folder of a run or a model is told from one of anything else."""
+CONFIG, GIVEN = "config.json", "recipe.given.yaml"
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,24 @@ def check_destination(
         raise CheckpointError(f"{destination} holds {what}; give another folder for {new}")
     if not destination.is_dir() or not any(destination.iterdir()):
         return
-    if not any((destination / name).is_file() for name in OF_RUNS):
+    if not _holds_run(destination):
         raise CheckpointError(f"{destination} is not empty and holds no run to replace; give another folder")
     if not force:
         raise CheckpointError(f"{destination} is not empty; give another folder, or --force to replace it")
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether this is a training, also one that was stopped, or a model of ours.
+
+    Others write files called config.json and recipe.yaml too, so that neither name says enough.
+    """
+    if (folder / GIVEN).is_file():
+        return True
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == DepthwiseConfig.model_type
 
 
 @contextmanager

@@ -336,7 +336,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def num_inputs(self) -> int:
-        """How many texts make one input; on a line they are separated by tabs."""
+        """How many columns make one input; on a line they are separated by tabs."""
 
     @property
     def input_names(self) -> tuple[str, ...]:

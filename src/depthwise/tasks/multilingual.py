@@ -99,8 +99,9 @@ class MultilingualTranslation(Translation):
                 message = f"the model writes {', '.join(known)}, not {language}; name pairs into one of these"
                 problems.append(Problem("data.pairs", message))
         if wanted is not None and not self._is_known(wanted):
-            does = "translates" if self._gated("encoder") else "writes"
-            message = f"the model {does} {', '.join(self.choices)}, not {wanted}; name one of these"
+            problems.append(Problem("generation.target", self._unlike(wanted)))
+        elif wanted in known and len(known) > 1 and self._gated("encoder"):
+            message = f"{wanted} has no effect where texts name pairs of languages; name a pair, or remove it"
             problems.append(Problem("generation.target", message))
         if problems:
             raise ConfigError(f"task {self.kind}", problems)
@@ -117,6 +118,15 @@ class MultilingualTranslation(Translation):
         """What can be asked of it for a text: a language to write or, where the encoder has to know that of the text
         too, a pair of its data."""
         return tuple(map(str, self.pairs)) if self._gated("encoder") else self.languages
+
+    def _unlike(self, wanted: str) -> str:
+        """What the model can be asked for, where it is not this."""
+        does = f"writes {', '.join(self.languages)}"
+        if self._gated("encoder"):
+            does = f"translates {', '.join(self.choices)}"
+        elif self._told(wanted)[0] is not None:
+            does = f"translates {', '.join(self._sources)} into {', '.join(self.languages)}"
+        return f"the model {does}, not {wanted}; name one of these"
 
     def _is_known(self, wanted: str) -> bool:
         """Whether it is a language to write, or one to translate and one to write."""
@@ -225,7 +235,8 @@ class MultilingualTranslation(Translation):
                 pair = None if row.pair is None else self.pairs[row.pair]
                 language = row.languages[which] if pair is None else (pair.source, pair.target)[which]
                 if language is None or language not in known:
-                    told = f"{language} is none of them" if language else "no language is named"
+                    unnamed = "that of the text is not named" if side == "encoder" else "no language is named"
+                    told = f"{language} is none of them" if language else unnamed
                     raise LanguageError(f"the {side} has layers for {', '.join(known)}; {told}", self._remedy)
                 numbers.append(known.index(language))
             found[LANGUAGES[side]] = torch.tensor(numbers)
@@ -315,7 +326,8 @@ class MultilingualTranslation(Translation):
         for source, _ in told:
             if source is not None and source not in self._sources:
                 known = ", ".join(self._sources)
-                raise LanguageError(f"{source} is no language of its texts", f"it translates {known}; {self._remedy}")
+                name = source or "an empty name"
+                raise LanguageError(f"{name} is no language of its texts", f"it translates {known}; {self._remedy}")
 
     @property
     def _remedy(self) -> str:
@@ -331,8 +343,8 @@ class MultilingualTranslation(Translation):
             wanted not in (_pair(example).target, str(_pair(example))) for example in examples
         ):
             raise InputError(
-                f"generation.target={wanted} is not the language of all examples, which their pairs say; "
-                "leave it out, and choose pairs with data.pairs=[...]"
+                f"generation.target={wanted} is not what all examples are, as their pairs say; set "
+                "generation.target=null, and choose pairs with data.pairs=[...]"
             )
 
     def score(self, predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:

@@ -14,7 +14,7 @@ from depthwise.tasks.latent_training import LatentTraining, use_gates_of
 from depthwise.training.metrics_file import MetricsFile
 
 RECORD = "layers.jsonl"
-"""Probabilities and samples of all layers at every line of ``metrics.jsonl``."""
+"""Probabilities and samples of all layers, at every line of ``metrics.jsonl`` about training."""
 log = logging.getLogger(__name__)
 
 
