@@ -3,6 +3,7 @@
     DepthwiseError
     ├── ConfigError            options that are unknown, contradictory or out of range; lists all of them
     ├── InputError             a batch that the model cannot take; names the argument and the row
+    │   └── LanguageError      a text to translate that names no languages of the model; the remedy stands apart
     ├── DataError              a corpus, tokenizer or batch size that cannot be used; names the file and the line
     ├── CheckpointError        a file of weights or of another library that cannot be read or does not fit; names it
     ├── QueueError             a request that a queue does not take: it is full, or closed
@@ -46,6 +47,21 @@ class ConfigError(DepthwiseError, ValueError):
 
 class InputError(DepthwiseError, ValueError):
     """A batch that the model cannot take."""
+
+
+class LanguageError(InputError):
+    """A text to translate that names no languages, or others than those of the model.
+
+    ``problem`` is a sentence by itself: the remedy of the message is for lines of a file, and whoever takes inputs in
+    another way has one of their own.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}"
 
 
 class DataError(DepthwiseError, ValueError):

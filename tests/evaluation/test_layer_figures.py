@@ -9,7 +9,8 @@ import pytest
 from matplotlib.image import AxesImage
 
 from depthwise.errors import DataError
-from depthwise.evaluation.layer_figures import figures, in_use, read_record
+from depthwise.evaluation.layer_figures import figures
+from depthwise.evaluation.layer_records import in_use, read_record
 
 UPDATES = [100, 200, 300]
 

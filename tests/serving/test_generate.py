@@ -224,8 +224,8 @@ def test_a_pair_says_the_language_of_the_text(live: Live, runs: dict[str, Path])
 @pytest.mark.parametrize(
     ("to", "message"),
     [
-        (None, "the encoder has layers for xx, yy; that of the text is not named"),
-        ("en", "the encoder has layers for xx, yy; that of the text is not named"),
+        (None, "the encoder has layers for xx, yy; the language of the text is not named"),
+        ("en", "the encoder has layers for xx, yy; the language of the text is not named"),
         ("zz-en", "the encoder has layers for xx, yy; zz is none of them"),
         ("xx-zz", "zz is no language of this model"),
     ],

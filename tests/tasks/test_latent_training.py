@@ -338,7 +338,7 @@ def test_encoders_ask_for_the_language_that_is_translated(tmp_path: Path) -> Non
     assert len(task.predict(task.new_model().eval(), batch)) == 2
     example = next(iter(task.corpus("test").examples(task.examples("test").report)))
     assert task.inputs_of(example)[0] in ("xx-en", "yy-en")
-    for told, message in (("en", "that of the text is not named; name both"), ("zz-en", "zz is none of them")):
+    for told, message in (("en", "the language of the text is not named; name both"), ("zz-en", "zz is none of them")):
         with pytest.raises(InputError, match=f"the encoder has layers for xx, yy; {message}"):
             task.collate(task.rows([(told, "a")]))
 

@@ -295,8 +295,8 @@ def test_choices_are_what_may_be_asked_for(
 def test_inputs_that_do_not_say_their_languages(of_sources: MultilingualTranslation) -> None:
     remedy = "name both before each text, as in yy-en, or generation.target for all"
     for told, message in (
-        ("en", f"the encoder has layers for xx, yy; that of the text is not named; {remedy}"),
-        ("-en", f"the encoder has layers for xx, yy; that of the text is not named; {remedy}"),
+        ("en", f"the encoder has layers for xx, yy; the language of the text is not named; {remedy}"),
+        ("-en", f"the encoder has layers for xx, yy; the language of the text is not named; {remedy}"),
         ("zz-en", f"the encoder has layers for xx, yy; zz is none of them; {remedy}"),
         ("xx-zz", f"zz is no language of this model; it writes en; {remedy}"),
     ):

@@ -29,7 +29,8 @@ def layers(
     all: losses of training and validation.
     """
     from depthwise.evaluation import replace_file
-    from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures, in_use, read_record
+    from depthwise.evaluation.layer_figures import DOTS_PER_INCH, figures
+    from depthwise.evaluation.layer_records import in_use, read_record
 
     records, sides = [read_record(run) for run in runs], [side] if side else list(Side)
     _make_folder(out)

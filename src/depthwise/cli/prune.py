@@ -1,7 +1,6 @@
 """``depthwise prune``: a run without the layers that its model has learned to leave out, or without some heads."""
 
-import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +22,18 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 GATES = "evaluation.gates"
 NUM_EXAMPLES = 1000
-COMPARED = "times_as_fast"
-"""A metric of what is kept under a name, and of no other result."""
 OF_RUN = {f"{split}{gates}" for split in Split for gates in ("", "-soft", "-hard", "-sampled")}
 """Scores of the run itself at full depth: what they are called, whether they are there yet or not."""
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How runs are measured before and after: on which split, with which changes, and what it is kept as."""
+
+    split: str
+    changes: tuple[str, ...]
+    name: str | None
+    device: str
 
 
 def prune(
@@ -85,22 +92,23 @@ def prune(
     if any(change.partition("=")[0].strip() == GATES for change in changes or []):
         raise typer.BadParameter("is soft, hard and pruned with --measure; leave it out", param_hint=GATES)
     _check_name(name, split, run)
-    changes = changes or []
     if heads is not None:
         if language is not None or keep is not None:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--language, --keep")
         if name is not None or changes:
             raise typer.BadParameter("is about layers, not about heads; leave it out", param_hint="--name, KEY=VALUE")
-        from depthwise.evaluation.pruning import examples_to_measure, measured_heads
-        from depthwise.evaluation.runs import open_run
+        on = split.value if measure else None
+        _prune_heads(run, destination, heads, examples, force=force, measure_on=on, device=device.value)
+    else:
+        measuring = Measuring(split.value, tuple(changes or ()), name, device.value) if measure else None
+        _prune_layers(run, destination, language, keep, force=force, measuring=measuring)
+    typer.echo(f"next: depthwise evaluate {destination}")
 
-        measured_on = examples_to_measure([open_run(run)], split.value, device.value) if measure else []
-        _prune_heads(run, destination, heads, examples, force=force, device=device.value)
-        if measure:
-            states = measured_heads(run, destination, split.value, measured_on, device.value)
-            _report_measured(_console(), states)
-        typer.echo(f"next: depthwise evaluate {destination}")
-        return
+
+def _prune_layers(
+    run: Path, destination: Path, language: str | None, keep: int | None, *, force: bool, measuring: Measuring | None
+) -> None:
+    """Write a run with the layers that stay, and say which they are and what that changed."""
     from depthwise.config import changed_recipe
     from depthwise.evaluation.pruning import compared, examples_to_measure, measured
     from depthwise.evaluation.results import write_evaluation
@@ -119,19 +127,19 @@ def prune(
     check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
     given = [] if pairs is None else [f"data.pairs=[{','.join(pairs)}]"]
     recipe = _recipe(task.recipe, smaller.config.options, pairs)
-    if measure:
+    if measuring is not None:
+        changes = measuring.changes
         tasks = [open_run(run, [*given, *changes]), load_task(run, changed_recipe(recipe, changes))]
-        measured_on = examples_to_measure(tasks, split.value, device.value)
+        measured_on = examples_to_measure(tasks, measuring.split, measuring.device)
     _write(task, smaller, run, destination, recipe)
     _report(_console(), destination, probabilities, kept, language)
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
-    if measure:
-        num_open = _num_open(probabilities, language)
-        states = measured(run, destination, split.value, measured_on, num_open, given, changes, device.value)
+    if measuring is not None:
+        num_open, split, device = _num_open(probabilities, language), measuring.split, measuring.device
+        states = measured(run, destination, split, measured_on, num_open, given, changes, device)
         _report_measured(_console(), states)
-        if name is not None:
-            write_evaluation(run, compared(states, _by_language(probabilities, kept, language)), name)
-    typer.echo(f"next: depthwise evaluate {destination}")
+        if measuring.name is not None:
+            write_evaluation(run, compared(states, _by_language(probabilities, kept, language)), measuring.name)
 
 
 def _check_name(name: str | None, split: Split, run: Path) -> None:
@@ -142,23 +150,32 @@ def _check_name(name: str | None, split: Split, run: Path) -> None:
     if name in OF_RUN:
         remedy = f"choose another name such as {split.value}-pruned"
         raise typer.BadParameter(f"{name} stands for RUN's own scores; {remedy}", param_hint="--name")
-    from depthwise.evaluation.results import read_evaluation, result_path
+    from depthwise.evaluation.pruning import is_taken
 
-    path = result_path(run, name)
-    earlier = read_evaluation(path)
-    if os.path.exists(path) and (earlier is None or COMPARED not in earlier.metrics):
+    if is_taken(run, name):
         raise typer.BadParameter(f"{name} is a result of RUN already; choose another name", param_hint="--name")
 
 
-def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, *, force: bool, device: str) -> None:
-    """Judge the heads of a run, and write it without some of them."""
+def _prune_heads(
+    run: Path,
+    destination: Path,
+    share: float,
+    num_examples: int,
+    *,
+    force: bool,
+    measure_on: str | None,
+    device: str,
+) -> None:
+    """Judge the heads of a run, write it without some of them, and say what that changed on a split."""
     from depthwise.evaluation.head_importance import head_importance
+    from depthwise.evaluation.pruning import examples_to_measure, measured_heads
     from depthwise.evaluation.runs import load_model, open_run, pick_device
     from depthwise.interop.run_folder import check_destination
     from depthwise.models.head_pruning import attention_of, check_share, heads_to_keep, without_heads
 
     quieten()
     task = open_run(run)
+    measured_on = [] if measure_on is None else examples_to_measure([task], measure_on, device)
     model = load_model(task, run, pick_device(device))
     check_share([each.num_heads for each in attention_of(model)], share)
     check_destination(destination, run, force=force, what="the run to be pruned", new="what is left")
@@ -173,6 +190,8 @@ def _prune_heads(run: Path, destination: Path, share: float, num_examples: int, 
         name = "block" if encoder.has_shared_layers else "layer"
         console.print(f"  {name} {block} keeps {len(of_block)} of {len(importance[block])}: {_listed(of_block)}")
     typer.echo(f"{model.num_parameters():,} parameters before, {smaller.num_parameters():,} now")
+    if measure_on is not None:
+        _report_measured(console, measured_heads(run, destination, measure_on, measured_on, device))
 
 
 def _write(

@@ -1,5 +1,6 @@
 """What removing layers or heads changes: quality and speed before and after."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,10 +8,13 @@ from typing import Any
 
 from depthwise.data import Example
 from depthwise.evaluation.evaluating import evaluation_of, read_examples
-from depthwise.evaluation.results import Evaluation, write_evaluation
+from depthwise.evaluation.results import Evaluation, read_evaluation, result_path, write_evaluation
 from depthwise.evaluation.runs import load_run, pick_device
 from depthwise.models.head_pruning import attention_of
 from depthwise.tasks import Task
+
+TIMES_AS_FAST = "times_as_fast"
+"""A metric that comparisons have, and no other result."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def compared(states: Sequence[Measured], layers: Mapping[str, Mapping[str, Seque
         found |= {f"{name}_{metric}": value for metric, value in state.evaluation.metrics.items()}
         found[f"{name}_examples_per_second"] = state.evaluation.examples_per_second
     before, after = states[0].evaluation.examples_per_second, left.evaluation.examples_per_second
-    found["times_as_fast"] = after / before if before and after else None
+    found[TIMES_AS_FAST] = after / before if before and after else None
     for side, by_language in layers.items():
         numbers = {f"{side}_layers/{language}": float(len(kept)) for language, kept in by_language.items()}
         found |= {f"{side}_layers": sum(numbers.values()) / len(numbers), **numbers}
@@ -88,6 +92,13 @@ def compared(states: Sequence[Measured], layers: Mapping[str, Mapping[str, Seque
     signatures = {name: left.evaluation.signatures.get(name, "beside what is left") for name in found}
     settings = {**left.evaluation.settings, "layers": {side: dict(of_side) for side, of_side in layers.items()}}
     return replace(left.evaluation, metrics=found, signatures=signatures, settings=settings)
+
+
+def is_taken(run: Path, name: str) -> bool:
+    """Whether a comparison of this name would take the place of a result of another kind."""
+    path = result_path(run, name)
+    earlier = read_evaluation(path)
+    return os.path.exists(path) and (earlier is None or TIMES_AS_FAST not in earlier.metrics)
 
 
 def measured_heads(

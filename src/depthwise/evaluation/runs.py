@@ -185,7 +185,8 @@ def _unlike(task: Task, folder: str | Path) -> list[tuple[str, Sequence[int], Se
     whole, found = Path(folder, "model.safetensors"), []
     for path in [whole] if whole.is_file() else sorted(Path(folder).glob("model-*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (is no dictionary)
+            names = file.keys()
+            shapes = {name: file.get_slice(name).get_shape() for name in names}
         found += [
             (name, shape, wanted[name]) for name, shape in shapes.items() if shape != list(wanted.get(name, shape))
         ]

@@ -17,7 +17,7 @@ import torch
 from depthwise.config import SearchConfig
 from depthwise.engine import Answer, Engine, RequestQueue, Said, Ticket
 from depthwise.engine.search_options import options_set_in, unknown_options
-from depthwise.errors import InputError, QueueError
+from depthwise.errors import InputError, LanguageError, QueueError
 from depthwise.evaluation.policies import use_policy
 from depthwise.evaluation.runs import Run
 from depthwise.models.pretrained import DepthwisePreTrainedModel
@@ -29,7 +29,7 @@ from depthwise.serving.pieces import TextStream, check_text, text_behind
 from depthwise.serving.refusals import Refused
 from depthwise.serving.served import Served
 from depthwise.tasks.language_modeling import LanguageModeling
-from depthwise.tasks.multilingual import LanguageError, MultilingualTranslation
+from depthwise.tasks.multilingual import MultilingualTranslation
 from depthwise.tasks.searching import Search
 from depthwise.tasks.sequence_to_sequence import SequenceToSequence
 

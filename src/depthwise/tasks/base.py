@@ -340,7 +340,7 @@ class Task(ABC):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What these texts are called."""
+        """What these columns are called."""
         return ("text",) * self.num_inputs
 
     # Scoring

@@ -32,7 +32,7 @@ from depthwise.data import (
     build_store,
     language_tokens,
 )
-from depthwise.errors import ConfigError, InputError, Problem
+from depthwise.errors import ConfigError, InputError, LanguageError, Problem
 from depthwise.losses import IGNORED
 from depthwise.metrics import BLEU_VARIANTS, Comparison, Score, compare_means_of_groups
 from depthwise.metrics.bleu_counts import bleu_of_counts
@@ -44,21 +44,6 @@ from depthwise.tasks.translation import EXACT_MATCH, Translation, matches, score
 from depthwise.tasks.values import Examples, Losses
 
 MEAN = "nll/mean"
-
-
-class LanguageError(InputError):
-    """An input that names no languages, or others than those of the model.
-
-    ``problem`` is a sentence by itself: the remedy of the message is for lines of a file, and whoever takes inputs in
-    another way has one of their own.
-    """
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
-        self.problem, self.remedy = problem, remedy
-
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.remedy}"
 
 
 class MultilingualTranslation(Translation):
@@ -235,7 +220,7 @@ class MultilingualTranslation(Translation):
                 pair = None if row.pair is None else self.pairs[row.pair]
                 language = row.languages[which] if pair is None else (pair.source, pair.target)[which]
                 if language is None or language not in known:
-                    unnamed = "that of the text is not named" if side == "encoder" else "no language is named"
+                    unnamed = "the language of the text is not named" if side == "encoder" else "no language is named"
                     told = f"{language} is none of them" if language else unnamed
                     raise LanguageError(f"the {side} has layers for {', '.join(known)}; {told}", self._remedy)
                 numbers.append(known.index(language))
